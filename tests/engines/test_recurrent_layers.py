@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from compared_logits import Change, Rows, by_row, changed, on_llama, on_onnx, rows_of, set_fact
+from copied_gguf import copy_metadata
 from float_networks import float_logits
 from hybrid_files import HybridFiles
 from hybrid_shapes import SMALL_HYBRIDS, HybridShape, write_hybrid
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from modes_agree import check_modes_agree
 
 import edge_spec
+from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.recurrent import RecurrentModel
@@ -100,6 +103,51 @@ def test_quantized_layers_are_no_further_from_the_formulas_than_those_of_llama_c
     exact = float_logits(path, text)[4:]
     off = [np.median(by_row(rows, exact)) for rows in (ours, on_llama(path, text))]
     assert 0 < off[0] <= 1.3 * off[1]
+
+
+def fused(source: Path, path: Path) -> Path:
+    """Write a model again with gate and up of all experts as one tensor."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    copy_metadata(reader, writer, leave_out=("GGUF.",))
+    found = {tensor.name: tensor for tensor in reader.tensors}
+    for name, tensor in found.items():
+        data = tensor.data
+        if name.endswith("ffn_gate_exps.weight"):
+            data = np.concatenate([data, found[name.replace("gate", "up")].data], axis=1)
+        if not name.endswith("ffn_up_exps.weight"):
+            writer.add_tensor(name.replace("gate_exps", "gate_up_exps"), data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q4_0"])
+def test_experts_whose_gates_lie_beside_what_they_gate_are_the_same_network(tmp_path: Path, kind: str) -> None:
+    name = "qwen35moe, 2 of 8 experts"
+    # Not a whole number of groups of outputs: what is stored of each expert is padded.
+    apart = written(tmp_path / "apart.gguf", name, kind, experts=(8, 2, 96 + 8 * (kind == "F32")))
+    together = fused(apart, tmp_path / "together.gguf")
+    rows, stored = [], []
+    for path in (apart, together):
+        source = transcribe(inspect(path), tmp_path / "cache")
+        stored.append((source.folder / "weights.bin").read_bytes())
+        model = on_onnx(path, tmp_path / "cache")
+        rows.append(rows_of(model, TEXT[:SHORT], [8]))
+        model.close()
+    assert stored[0] == stored[1]
+    assert np.array_equal(*rows)
+    off = by_row(rows[1], on_llama(together, TEXT[:SHORT]))
+    # What is rounded to 8 bits lets a few rows choose another expert.
+    assert off.max() <= 1e-4 if kind == "F32" else np.median(off) <= 0.05
+    planned, expected = (
+        onnx_footprint(inspect(path), ModelSettings(n_ctx=64, n_threads=1)) for path in (together, apart)
+    )
+    # Each stored matrix has a header.
+    assert expected.mapped_bytes - planned.mapped_bytes == 64 * SHAPES[name].n_layers
+    assert replace(planned, mapped_bytes=expected.mapped_bytes) == expected
 
 
 # --- every setting matters

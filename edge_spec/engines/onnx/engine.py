@@ -18,7 +18,7 @@ from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.head import head_bytes
 from edge_spec.engines.onnx.transcription.matrices import group_outputs
-from edge_spec.engines.onnx.transcription.network import KEYS_AND_VALUES
+from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, KEYS_AND_VALUES
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.library import library
@@ -133,12 +133,13 @@ def _recurrent_bytes(file: ModelFile) -> tuple[int, int]:
 def _stored_outputs(tensor: TensorInfo) -> int:
     """Outputs of a matrix, or of those of all experts, each with groups of its own."""
     _, n_out, *n_expert = tensor.shape
-    return math.prod(n_expert) * group_outputs(n_out) if n_expert else n_out
+    n_parts = 2 if FUSED_EXPERTS in tensor.name else 1
+    return math.prod(n_expert) * n_parts * group_outputs(n_out // n_parts) if n_expert else n_out
 
 
 def _reading_bytes(file: ModelFile, chunk: int) -> int:
     """What is held besides while a chunk is read."""
-    expert = next((t for t in file.tensors if t.name.endswith("ffn_gate_exps.weight")), None)
+    expert = next((t for t in file.tensors if t.name.endswith("ffn_down_exps.weight")), None)
     if expert is None:
         of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
         table = per_layer_table(file)
@@ -148,7 +149,7 @@ def _reading_bytes(file: ModelFile, chunk: int) -> int:
     of_attention = (file.n_head + 2 * max(file.n_head_kv)) * file.head_dim_k
     shared = next((t.shape[1] for t in file.tensors if t.name.endswith("ffn_up_shexp.weight")), 0)
     of_rows = _ATTENTION_ROWS * of_attention + _EXPERT_ROWS * (file.n_embd + shared) + expert.shape[-1]
-    return 4 * chunk * of_rows + 4 * _EXPERT_USES * (file.n_embd + 2 * expert.shape[1])
+    return 4 * chunk * of_rows + 4 * _EXPERT_USES * (file.n_embd + 2 * expert.shape[0])
 
 
 def _n_ff(file: ModelFile) -> int:

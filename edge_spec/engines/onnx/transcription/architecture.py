@@ -29,6 +29,7 @@ class Experts:
         optional: a file without experts is a model whose rows go through all of a network.
         shared: there may be a further network that every row goes through.
         shared_gate: there is one, and a number of each row's, from 0 to 1, says how much of it is added.
+        fused_gate: gate and up of all experts may be one tensor in the file.
     """
 
     of_all: bool = True
@@ -40,6 +41,7 @@ class Experts:
     optional: bool = False
     shared: bool = False
     shared_gate: bool = False
+    fused_gate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +211,7 @@ ARCHITECTURES = {
         gated_attention=True,
         sections=True,
         recurrent="delta net",
-        experts=Experts(normalized=True, shared=True, shared_gate=True),
+        experts=Experts(normalized=True, shared=True, shared_gate=True, fused_gate=True),
     ),
     "phi3": Kind(fused_gate=True, ignored=("attention.sliding_window",)),
 }

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 
 from edge_spec.engines.onnx.kernels import DOMAIN, EXPERT_ROWS
 from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, group_outputs, packed
-from edge_spec.engines.onnx.transcription.network import Network, tensor_blocks, tensor_values
+from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import Graph
 
 __all__ = ["add_experts", "bias_bytes", "expert_matrices"]
 
 _MATRICES = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+
+_N_FUSED = 2
+"""The first of these may be one tensor in the file: of each expert the gate's rows, then those of up."""
 
 
 def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, scores: str) -> str:
@@ -53,15 +56,22 @@ def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, 
 
 def expert_matrices(net: Network, layer: int) -> Iterator[Matrix]:
     """Yield gate, up and down of all experts of a layer, each as one matrix."""
-    for name in _MATRICES:
-        tensor = net.tensors[f"blk.{layer}.{name}.weight"]
+    n_ff = net.n_ff_expert
+    for place, name in enumerate(_MATRICES):
+        fused = net.has_fused_experts(layer) and place < _N_FUSED
+        tensor = net.tensors[f"blk.{layer}.{FUSED_EXPERTS if fused else name}.weight"]
         n_in, n_out, n_expert = tensor.shape
+        blocks = tensor_blocks(tensor)
+        parts = [blocks]
+        if fused:
+            n_out = n_ff
+            parts = [blocks[first : first + n_ff] for first in range(place * n_ff, len(blocks), 2 * n_ff)]
         yield Matrix(
             name=f"blk.{layer}.{name}",
             kind=tensor.type_name,
             n_out=n_expert * group_outputs(n_out),
             n_in=n_in,
-            parts=[tensor_blocks(tensor)],
+            parts=parts,
             n_expert=n_expert,
         )
 

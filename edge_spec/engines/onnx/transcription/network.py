@@ -25,7 +25,7 @@ from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
-    *("KEYS_AND_VALUES", "OUTPUT_SCALE", "Network"),
+    *("FUSED_EXPERTS", "KEYS_AND_VALUES", "OUTPUT_SCALE", "Network"),
     *("read_network", "read_rotary", "tensor_blocks", "tensor_values"),
 ]
 
@@ -85,6 +85,9 @@ _SECTIONS = "rope.dimension_sections"
 
 RECURRENT: dict[str, type[RecurrentLayer]] = {"convolution": ShortConvolution, "delta net": DeltaNet}
 """Kinds of layers without keys and values."""
+
+FUSED_EXPERTS, _FUSED_PARTS = "ffn_gate_up_exps", ("ffn_gate_exps.weight", "ffn_up_exps.weight")
+"""A tensor that may hold gate and up of all experts, and those that it stands for, after ``blk.N.``."""
 
 OUTPUT_SCALE = "layer_output_scale.weight"
 """What all that goes out of a layer is multiplied by, after ``blk.N.``."""
@@ -177,8 +180,15 @@ class Network:
     @property
     def n_ff_expert(self) -> int:
         """How wide an expert is: how many numbers it hides."""
-        gate = self.tensors.get(f"blk.{self.n_dense}.ffn_gate_exps.weight")
-        return gate.shape[1] if gate is not None and len(gate.shape) == 3 else 0
+        blk = f"blk.{self.n_dense}."
+        both = self.tensors.get(f"{blk}{FUSED_EXPERTS}.weight") if self.has_fused_experts(self.n_dense) else None
+        gate = both or self.tensors.get(f"{blk}ffn_gate_exps.weight")
+        return gate.shape[1] // (2 if both else 1) if gate is not None and len(gate.shape) == 3 else 0
+
+    def has_fused_experts(self, layer: int) -> bool:
+        """Return whether gate and up of a layer's experts are one tensor."""
+        experts = self.kind.experts
+        return experts is not None and experts.fused_gate and self.has(f"blk.{layer}.{FUSED_EXPERTS}")
 
     @property
     def has_shared(self) -> bool:
@@ -525,6 +535,9 @@ def _expert_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict
         "ffn_up_exps.weight": (embd, n_ff, n),
         "ffn_down_exps.weight": (n_ff, embd, n),
     }
+    if network.has_fused_experts(layer):
+        needed = {name: shape for name, shape in needed.items() if name not in _FUSED_PARTS}
+        needed[f"{FUSED_EXPERTS}.weight"] = (embd, 2 * n_ff, n)
     if experts.preferred:
         needed["exp_probs_b.bias"] = (n,)
     if experts.biased:
