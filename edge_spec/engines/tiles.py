@@ -31,9 +31,7 @@ class Tiles:
         self.n = n
         self.paths: WeakSet[PathTiles] = WeakSet()
         self._n_holders: dict[int, int] = {}
-        # Those that were held before, and the first one that never was.
-        self._returned: set[int] = set()
-        self._fresh = 0
+        self._end = 0
 
     @property
     def n_free(self) -> int:
@@ -43,7 +41,7 @@ class Tiles:
     @property
     def end(self) -> int:
         """Where those that were ever held end."""
-        return self._fresh
+        return self._end
 
     def reserve(self, places: Sequence[tuple[PathTiles, int, int]]) -> list[tuple[int, int]]:
         """Have places of some paths, from the first up to the last given, in tiles that no other path holds.
@@ -67,18 +65,21 @@ class Tiles:
             raise PoolFull(n_free=self.n_free * TILE, n_needed=n * TILE)
 
     def take(self, wish: int) -> int:
-        """Return a free tile, now held once: the one that is wished for, so that paths lie in stretches, or else the
-        first."""
-        if wish in self._returned:
-            tile = wish
-        elif wish == self._fresh < self.n or not self._returned:
-            tile = self._fresh
-        else:
-            tile = min(self._returned)
-        self._returned.discard(tile)
-        self._fresh = max(self._fresh, tile + 1)
+        """Return a free tile, now held once: the one that is wished for, so that paths lie in stretches.
+
+        Where that is taken it is the middle of the longest free stretch: whoever grows towards that has as much room.
+        """
+        tile = wish if wish < self.n and wish not in self._n_holders else self._middle()
+        self._end = max(self._end, tile + 1)
         self._n_holders[tile] = 1
         return tile
+
+    def _middle(self) -> int:
+        """Return the middle of the longest free stretch."""
+        held = np.array([-1, *sorted(self._n_holders), self.n])
+        longest = int(np.diff(held).argmax())
+        before, after = held[longest : longest + 2].tolist()
+        return int(before + after) // 2
 
     def hold(self, tile: int) -> None:
         """One more path holds a tile."""
@@ -89,7 +90,6 @@ class Tiles:
         self._n_holders[tile] -= 1
         if not self._n_holders[tile]:
             del self._n_holders[tile]
-            self._returned.add(tile)
 
     def is_shared(self, tile: int) -> bool:
         """Return whether several paths hold it."""
@@ -107,8 +107,7 @@ class Tiles:
         free = (tile for tile in range(n) if tile not in held)
         moved = {tile: next(free) for tile in sorted(held) if tile >= n}
         self._n_holders = {moved.get(tile, tile): count for tile, count in held.items()}
-        self.n, self._fresh = n, max(self._n_holders, default=-1) + 1
-        self._returned = {tile for tile in range(self._fresh) if tile not in self._n_holders}
+        self.n, self._end = n, max(self._n_holders, default=-1) + 1
         for path in self.paths:
             path.ids = [moved.get(tile, tile) for tile in path.ids]
         return moved

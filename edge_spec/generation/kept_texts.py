@@ -181,12 +181,14 @@ class KeptTexts:
         """Have ``n`` more cells, if the budget has room for them; for what is only kept no more than it may take."""
         pool = self._target.pool
         assert pool is not None
-        n_cells = pool.n_cells + n + -n % TILE
-        n_bytes = (n_cells - self._n_planned) * pool.cell_bytes
-        most = self._target.most_texts * pool.n_ctx
-        if (n_cells > self._n_planned + most) or (not is_needed and n_bytes > self.cache.limit_bytes):
-            return False
-        return self._resized(n_cells, n_bytes)
+        most = self._n_planned + self._target.most_texts * pool.n_ctx
+        # All cells are copied: by steps of a quarter that is rare.
+        for step in (max(n, pool.n_cells // 4), n):
+            n_cells = pool.n_cells + step + -step % TILE
+            n_bytes = (n_cells - self._n_planned) * pool.cell_bytes
+            if n_cells <= most and (is_needed or n_bytes <= self.cache.limit_bytes) and self._resized(n_cells, n_bytes):
+                return True
+        return False
 
     def _resized(self, n_cells: int, n_bytes: int) -> bool:
         pool, ledger = self._target.pool, self.cache.ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -188,3 +189,19 @@ def test_what_no_pool_can_decode_is_refused() -> None:
     for path in (root, other):
         with pytest.raises(Closed):
             path.prefill([1])
+
+
+@pytest.mark.parametrize(("n_paths", "shares"), [(2, False), (3, True), (8, True), (16, False)])
+def test_paths_that_grow_in_turn_lie_in_long_stretches(n_paths: int, *, shares: bool) -> None:
+    """Attention is slower where a text lies in many pieces. Half of the pool stays free."""
+    root = TableModel(TABLE, n_ctx=4096, n_cells=4096 * 16, max_rows=16)
+    root.pool.prefill([(root, [1] * 40)])
+    paths = [root, *(root.fork(40 * shares) for _ in range(n_paths - 1))]
+    n = 4096 * 16 // n_paths // 2 // TILE
+    for _ in range(min(n, 250)):
+        for path in paths:
+            root.pool.prefill([(path, [1] * TILE)])
+    for path in paths:
+        ids = path.tiles.ids
+        n_pieces = 1 + sum(after != before + 1 for before, after in itertools.pairwise(ids))
+        assert len(ids) / n_pieces >= 32
