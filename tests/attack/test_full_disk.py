@@ -44,7 +44,11 @@ def chat(
         preexec_fn=full,
     )
     lines = done.stderr.decode().splitlines()
-    return done.returncode, [line for line in lines if re.search("saved|conversation|said", line)], done.stdout
+    return (
+        done.returncode,
+        [line for line in lines if re.search("could not be saved|is in no file|conversation is in", line)],
+        done.stdout,
+    )
 
 
 def test_a_full_disk_fails_and_loses_no_word_unsaid(tmp_path: Path) -> None:

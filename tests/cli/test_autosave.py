@@ -109,6 +109,7 @@ def test_a_conversation_continues_where_nothing_can_be_saved(play: Play, tmp_pat
         played = play("Hello", "More", **place)
         assert len(played.contents) == 4
         assert played.said.count("could not be saved") == 1
+        assert played.code == 1
 
 
 # --- nothing is lost

@@ -183,7 +183,7 @@ def test_markdown_becomes_what_it_means(page: Any) -> None:
         }""",
         WRITTEN.replace("\\\\", "\\"),
     )
-    link = '<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>'
+    link = '<a href="{}" rel="noreferrer noopener" target="_blank"><bdi>{}</bdi> (example.org)</a>'
     first = link.format("https://example.org/a?b=c", "link")
     second = link.format("https://example.org/p.png", "picture")
     assert html == (

@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 from typing import Any
 
+from click.exceptions import Exit
+
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
@@ -42,7 +44,11 @@ class Played:
         autosave = Autosave(path, folder=folder, on_notice=display.notice)
         session = model.chat(**{"seed": 3, "max_tokens": 12, **options})
         self.conversation = Conversation(session, reader=self.reader, display=display, autosave=autosave)
-        ConversationLoop(self.conversation).run()
+        self.code = 0
+        try:
+            ConversationLoop(self.conversation).run()
+        except Exit as left:
+            self.code = left.exit_code
         self.said = self.notes.getvalue()
 
     @property

@@ -1,12 +1,14 @@
 // The Markdown that models write, as nodes: nothing of an answer is ever parsed as HTML.
 
+// Signs that turn the direction of writing around: they would let an address look like another one.
+const TURNS = "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069";
 const INLINE = new RegExp([
-  "(`+)([\\s\\S]*?[^`])\\1(?!`)", // code
+  "(`+)", // code, if as many follow
   "\\*\\*([^*]+?)\\*\\*", "__([^_]+?)__", // strong
   "\\*([^*\\s][^*]*?)\\*", // emphasis
-  "!?\\[([^\\[\\]]+)\\]\\((https?:\\/\\/[^\\s()<>]+)\\)", // a link with a text
-  "(https?:\\/\\/[^\\s<>()]+[^\\s<>().,;:!?'\"])", // and one without
-].join("|"));
+  `!?\\[([^\\[\\]]+)\\]\\((https?:\\/\\/[^\\s()<>${TURNS}]+)\\)`, // a link with a text
+  `(https?:\\/\\/[^\\s<>()${TURNS}]+[^\\s<>().,;:!?'"${TURNS}])`, // and one without
+].join("|"), "g");
 const FENCE = /^\s*(```+|~~~+)/;
 const HEADING = /^(#{1,6})\s+(.*)/;
 const RULE = /^ {0,3}([-*_])( *\1){2,} *$/;
@@ -17,7 +19,8 @@ const DEEPEST = 8;
 
 export function element(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
+  // One by one: a call with as many arguments as an answer may have parts would fail.
+  for (const child of children.flat()) made.append(child);
   return made;
 }
 
@@ -25,27 +28,49 @@ export function markdown(text) {
   return blocks(text.split("\n"), 0);
 }
 
-function link(href, text) {
-  return element("a", { href, rel: "noreferrer noopener", target: "_blank", textContent: text });
+function link(href, ...children) {
+  return element("a", { href, rel: "noreferrer noopener", target: "_blank" }, ...children);
 }
 
+// A link's text may be anything, so where it leads stands behind it.
+function namedLink(href, label) {
+  const place = URL.canParse(href) ? new URL(href).host : "nowhere";
+  return link(href, element("bdi", { textContent: label }), ` (${place})`);
+}
+
+// Where the run of backticks begins that ends the code after a run, for each run that has one.
+function ends(text) {
+  const found = new Map();
+  const waiting = new Map();
+  for (const { 0: run, index } of text.matchAll(/`+/g)) {
+    if (waiting.has(run.length)) found.set(waiting.get(run.length), index);
+    waiting.set(run.length, index);
+  }
+  return found;
+}
+
+// Every step takes a piece of the text that no other takes, so the work grows as the text does.
 function inline(text) {
   const parts = [];
-  for (let rest = text; rest;) {
-    const found = INLINE.exec(rest);
-    if (!found) {
-      parts.push(rest);
-      break;
-    }
-    parts.push(rest.slice(0, found.index));
-    const [all, , code, strong, strongToo, emphasis, label, target, address] = found;
-    if (code !== undefined) parts.push(element("code", { textContent: code.trim() }));
-    else if (target) parts.push(link(target, label));
+  const ending = ends(text);
+  let from = 0;
+  for (;;) {
+    INLINE.lastIndex = from;
+    const found = INLINE.exec(text);
+    if (!found) break;
+    const [all, run, strong, strongToo, emphasis, label, target, address] = found;
+    parts.push(text.slice(from, found.index));
+    from = found.index + all.length;
+    if (run) {
+      const end = ending.get(found.index);
+      parts.push(end === undefined ? run : element("code", { textContent: text.slice(from, end).trim() }));
+      if (end !== undefined) from = end + run.length;
+    } else if (target) parts.push(namedLink(target, label));
     else if (address) parts.push(link(address, address));
-    else if (emphasis) parts.push(element("em", {}, ...inline(emphasis)));
-    else parts.push(element("strong", {}, ...inline(strong ?? strongToo)));
-    rest = rest.slice(found.index + all.length);
+    else if (emphasis) parts.push(element("em", {}, inline(emphasis)));
+    else parts.push(element("strong", {}, inline(strong ?? strongToo)));
   }
+  parts.push(text.slice(from));
   return parts;
 }
 
@@ -64,7 +89,7 @@ function blocks(lines, depth) {
   const flush = () => {
     if (paragraph.length) {
       const children = paragraph.flatMap((line, n) => (n ? [element("br")] : []).concat(inline(line)));
-      nodes.push(element("p", {}, ...children));
+      nodes.push(element("p", {}, children));
     }
     paragraph.length = 0;
   };
@@ -78,7 +103,7 @@ function blocks(lines, depth) {
     const heading = HEADING.exec(line);
     let found = null;
     if (fence) found = code(lines, n, fence[1]);
-    else if (heading) add(element(`h${Math.min(6, heading[1].length + 2)}`, {}, ...inline(heading[2])));
+    else if (heading) add(element(`h${Math.min(6, heading[1].length + 2)}`, {}, inline(heading[2])));
     else if (RULE.test(line)) add(element("hr"));
     else if (QUOTE.test(line) && depth < DEEPEST) found = quote(lines, n, depth);
     else if (ITEM.test(line) && depth < DEEPEST) found = list(lines, n, depth);
@@ -112,7 +137,7 @@ function quote(lines, start, depth) {
   let next = start;
   while (next < lines.length && QUOTE.test(lines[next])) next++;
   const inside = lines.slice(start, next).map((line) => line.replace(QUOTE, ""));
-  return { node: element("blockquote", {}, ...blocks(inside, depth + 1)), next };
+  return { node: element("blockquote", {}, blocks(inside, depth + 1)), next };
 }
 
 function list(lines, start, depth) {
@@ -132,7 +157,7 @@ function list(lines, start, depth) {
     }
     const children = blocks(inside, depth + 1);
     const [first, ...others] = children;
-    node.append(element("li", {}, ...(first?.localName === "p" ? [...first.childNodes, ...others] : children)));
+    node.append(element("li", {}, first?.localName === "p" ? [...first.childNodes, ...others] : children));
   }
   return { node, next };
 }
@@ -142,7 +167,7 @@ function cells(line) {
 }
 
 function table(lines, start) {
-  const row = (line, name) => element("tr", {}, ...cells(line).map((cell) => element(name, {}, ...inline(cell))));
+  const row = (line, name) => element("tr", {}, cells(line).map((cell) => element(name, {}, inline(cell))));
   const body = element("tbody");
   let next = start + 2;
   for (; next < lines.length && lines[next].includes("|"); next++) body.append(row(lines[next], "td"));
