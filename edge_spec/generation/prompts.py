@@ -9,6 +9,7 @@ from typing import Any
 
 from edge_spec.errors import Arguments, PromptError, Sentence
 from edge_spec.generation.control_names import ControlNames, RenderedText
+from edge_spec.generation.text_stream import THOUGHT_MARKS
 from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["Messages", "Prompt", "PromptBuilder", "render_chat"]
@@ -171,8 +172,11 @@ class PromptBuilder:
     def opening(self, prompt: Sequence[int]) -> str:
         """Return what of the reply stands at the end of a prompt: some templates open the thought."""
         end = b"".join(map(self.spelling, prompt[-_OPENING_TOKENS:])).decode("utf-8", "replace")
-        _, opened, after = end.rpartition("<think>")
-        return opened + after if opened and not after.strip() else ""
+        for mark in THOUGHT_MARKS:
+            _, opened, after = end.rpartition(mark)
+            if opened and not after.strip():
+                return opened + after
+        return ""
 
 
 def _no_template() -> PromptError:

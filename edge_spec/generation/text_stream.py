@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from edge_spec.errors import SettingsError
 
-__all__ = ["TextStream", "Thinking", "answer_of", "overlap", "stops_of", "thought_of"]
+__all__ = ["THOUGHT_MARKS", "TextStream", "Thinking", "answer_of", "overlap", "stops_of", "thought_of"]
 
 
 def stops_of(stop: object) -> tuple[str, ...]:
@@ -73,16 +73,17 @@ def overlap(text: str, stop: str) -> int:
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)
 
 
-_OPEN, _CLOSE = "<think>", "</think>"
+THOUGHT_MARKS = {"<think>": "</think>", "<|channel>thought": "<channel|>"}
+"""What opens a thought, and what closes it: of most models, and of Gemma 4."""
 
 
 def thought_of(content: str) -> str:
-    """Return the text between ``<think>`` and ``</think>``, or after ``<think>`` where that is still open."""
+    """Return the text between the marks of a thought, or after the first where it is still open."""
     return "".join(text for is_thought, text in _parts(content) if is_thought).strip()
 
 
 def answer_of(content: str) -> str:
-    """Return the text outside of ``<think>`` and ``</think>``."""
+    """Return the text outside of a thought and its marks."""
     return "".join(text for is_thought, text in _parts(content) if not is_thought)
 
 
@@ -99,12 +100,12 @@ class Thinking:
     """
 
     def __init__(self, before: str = "") -> None:
-        # What is looked for next; nothing, once the answer itself has begun.
-        self._mark = _OPEN
-        if before.lstrip().startswith(_OPEN):
-            self._mark = "" if _CLOSE in before else _CLOSE
-        elif before.strip():
-            self._mark = ""
+        begun = before.lstrip()
+        opened = _opened_by(begun)
+        # What closes the thought; empty once the answer itself has begun, None where neither has.
+        self._closing = "" if begun else None
+        if opened and THOUGHT_MARKS[opened] not in begun:
+            self._closing = THOUGHT_MARKS[opened]
         self._held = ""
         self._answer_begins = False
 
@@ -112,25 +113,24 @@ class Thinking:
         """Pairs of whether it is a thought and text, for as much as is certain now; without the marks themselves."""
         self._held += text
         pieces: list[tuple[bool, str]] = []
-        while self._mark == _OPEN:
+        if self._closing is None:
             begun = self._held.lstrip()
-            if begun.startswith(_OPEN):
-                self._held, self._mark = begun[len(_OPEN) :], _CLOSE
-            elif _OPEN.startswith(begun):
+            opened = _opened_by(begun)
+            if not opened and any(mark.startswith(begun) for mark in THOUGHT_MARKS):
                 return pieces
-            else:
-                # Thoughts come before the answer or not at all.
-                self._mark = ""
-        if self._mark == _CLOSE:
-            thought, closed, rest = self._held.partition(_CLOSE)
+            # Thoughts come before the answer or not at all.
+            self._closing = THOUGHT_MARKS[opened] if opened else ""
+            self._held = begun[len(opened) :] if opened else self._held
+        if self._closing:
+            thought, closed, rest = self._held.partition(self._closing)
             if closed:
                 pieces.append((True, thought))
-                self._held, self._mark, self._answer_begins = rest, "", True
+                self._held, self._closing, self._answer_begins = rest, "", True
             else:
-                sure = len(self._held) - overlap(self._held, _CLOSE)
+                sure = len(self._held) - overlap(self._held, self._closing)
                 pieces.append((True, self._held[:sure]))
                 self._held = self._held[sure:]
-        if not self._mark:
+        if not self._closing:
             answer, self._held = self._held, ""
             if self._answer_begins:
                 answer = answer.lstrip()
@@ -141,4 +141,9 @@ class Thinking:
     def finish(self) -> list[tuple[bool, str]]:
         """Return what was held back of a text that has ended."""
         held, self._held = self._held, ""
-        return [(self._mark == _CLOSE, held)] if held else []
+        return [(bool(self._closing), held)] if held else []
+
+
+def _opened_by(text: str) -> str:
+    """Return the mark of a thought that a text begins with; empty if there is none."""
+    return next((mark for mark in THOUGHT_MARKS if text.startswith(mark)), "")

@@ -121,3 +121,10 @@ def test_thoughts_are_told_from_answers_however_they_are_cut(cuts: tuple[int, ..
     assert parts("so</think>Yes", "<think>\n") == ("so", "Yes")
     assert parts("plain <think>no</think>") == ("", "plain <think>no</think>")
     assert parts("more", "<think>a</think>b") == ("", "more")
+    # Gemma 4 has marks of its own, and its template may write an empty thought.
+    assert parts("<|channel>thought\nHm </think> <channel|>Yes <channel|>") == ("\nHm </think> ", "Yes <channel|>")
+    assert parts("<|channel>thought\nHm <chan") == ("\nHm <chan", "")
+    assert parts("so<channel|>Yes", "<|channel>thought\n") == ("so", "Yes")
+    assert parts("Yes", "<|channel>thought\n<channel|>") == ("", "Yes")
+    assert parts("<|channel>final") == ("", "<|channel>final")
+    assert parts("<think><channel|></think>Yes") == ("<channel|>", "Yes")
