@@ -19,6 +19,7 @@ from edge_spec.engines.cache_state import unpack_state
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
+from edge_spec.engines.onnx.row_table import RowTable
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
@@ -343,6 +344,21 @@ def test_a_table_that_has_gone_is_named(tmp_path: Path) -> None:
         file.write(whole)
     assert np.array_equal(model.decode(Tree.sequence([9])), row)
     model.close()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_table_of_no_numbers_warns_nobody(tmp_path: Path) -> None:
+    path = write_gemma4(tmp_path / "model.gguf", E2B, table="Q4_0")
+    (tensor,) = (each for each in inspect(path).tensors if each.name == "per_layer_token_embd.weight")
+    rows = np.zeros((2, tensor.shape[0]), np.float32)
+    table = RowTable(tensor)
+    table.read(np.array([3, 383]), rows)
+    assert np.isfinite(rows).all()
+    assert len(set(rows[0])) > 20
+    changed(path, {"per_layer_token_embd.weight": lambda x: 0 * x + 255})
+    table.read(np.array([3, 383]), rows)
+    table.close()
+    assert np.isnan(rows).all()
 
 
 # --- what is refused

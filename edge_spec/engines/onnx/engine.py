@@ -85,6 +85,9 @@ _COPIES = 2
 
 _CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight")
 
+_TABLE_BYTES = 5 << 20
+"""The code that reads rows of a table, of any type."""
+
 _SESSION_BYTES = 4 << 20
 """The runtime's own code and tables for a graph."""
 
@@ -115,7 +118,7 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         state_bytes=state,
         snapshot_bytes=row * kept_rows(settings),
         copy_bytes=state * (_COPIES if settings.exact else 1),
-        compute_bytes=_SESSION_BYTES,
+        compute_bytes=_SESSION_BYTES + (_TABLE_BYTES if per_layer_table(file) is not None else 0),
         reading_bytes=_reading_bytes(file, settings.prefill_chunk),
         logits_bytes=4 * settings.max_rows * file.n_vocab,
         # While a model is transcribed: the largest matrix, its blocks and its new order.

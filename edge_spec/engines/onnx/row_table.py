@@ -54,7 +54,9 @@ class RowTable:
                     raise self._unreadable("it has become shorter")
         except OSError as error:
             raise self._unreadable(error.strerror or "an error of the disk") from error
-        rows[:] = self._dequantize(blocks, self._kind)
+        # A damaged file may hold numbers that are none; nobody needs to be warned of each.
+        with np.errstate(all="ignore"):
+            rows[:] = self._dequantize(blocks, self._kind)
 
     def _unreadable(self, why: str) -> ModelFileError:
         return ModelFileError(
