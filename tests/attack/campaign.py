@@ -1,7 +1,8 @@
-"""Attack with as many random inputs as there is time for: models, conversations, schemas.
+"""Attack with as many random inputs as there is time for: models, chats, templates, schemas, requests and others.
 
 Each case has a number and is the same for it, so a run is resumed with ``--first``, and what is found is printed as the
-command that shows it again. Cases run in forks of this process, which are timed and measured.
+command that shows it again. Cases run in forks of this process, several at a time where they are small, which are timed
+and measured.
 
     python tests/attack/campaign.py gguf --seconds 3600
 """
@@ -14,96 +15,55 @@ import os
 import sys
 import tempfile
 import time
-import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from chat_world import chat_model, chat_table
 from forked import forked
-from gguf_files import write_gguf
-from hostile_gguf import read_gguf
-from json_schemas import SCHEMAS
-from mutations import Mutations
+from kinds import BUDGET, KINDS
 
-from edge_spec import load
-from edge_spec.chat import ChatSession
-from edge_spec.cli import main as command
-from edge_spec.errors import EdgeSpecError
+__all__ = ["attack"]
 
-__all__ = ["KINDS", "attack"]
-
-_BUDGET = 600 << 20
 _MORE = 64 << 20
-_SECONDS = 30.0
-
-Case = Callable[[int, Path], Callable[[], object]]
+_SECONDS = 60.0
 
 
-def gguf(number: int, folder: Path) -> Callable[[], object]:
-    """A model with some of what it says changed, run by one of the engines or planned."""
-    base = folder / "sound.gguf"
-    model = read_gguf(base if base.exists() else write_gguf(base)).change(number)
-    path = str(model.write(folder / "changed.gguf"))
-    common = [path, "--memory", f"{_BUDGET >> 20}MiB"]
-    text = ["-p", "Hello there", "--max-tokens", "3", "--seed", "1"]
-    chosen = (["--engine", "llama", "--raw"], ["--engine", "onnx"], ["--speculation", "ngram"])[number % 4 % 3]
-    arguments = ["plan", *common] if number % 4 == 3 else ["run", *common, *text, *chosen]
-    return lambda: command(arguments)
+def _tried(kind: str, numbers: range, home: Path) -> tuple[Counter[str], str]:
+    """Return how some cases ended that are tried in one fork, and what went wrong there."""
 
-
-def session(number: int, folder: Path) -> Callable[[], object]:
-    """A conversation with values or bytes changed, loaded and continued."""
-    good, bad = folder / "good.chat", folder / "bad.chat"
-    model = chat_model(chat_table(end=1.0), n_ctx=200)
-    if not good.exists():
-        chat = model.chat(seed=2, max_tokens=12)
-        chat.send("abc").read()
-        chat.save(good)
-    mutations = Mutations(number)
-    if number % 3 == 0:
-        bad.write_bytes(mutations.of_bytes(good.read_bytes()))
-    else:
-        with zipfile.ZipFile(good) as archive, zipfile.ZipFile(bad, "w") as made:
-            for name in archive.namelist():
-                content = archive.read(name)
-                is_text = name.endswith(".json")
-                made.writestr(name, json.dumps(mutations.of_json(json.loads(content))) if is_text else content)
-    return lambda: _told(lambda: ChatSession.load(model, bad).send("cab", max_tokens=2).read())
-
-
-def schema(number: int, folder: Path) -> Callable[[], object]:
-    """A JSON schema with values changed, which a reply has to obey."""
-    mutations = Mutations(number)
-    changed = mutations.of_json(mutations.random.choice([*SCHEMAS.values()]))
-
-    def write() -> None:
-        with load("demo", speculation="off") as model:
-            model.generate("x", json_schema=changed, max_tokens=4).read()
-
-    return lambda: _told(write)
-
-
-KINDS: dict[str, Case] = {"gguf": gguf, "session": session, "schema": schema}
-
-
-def _at_home(work: Callable[[], object], home: Path) -> Callable[[], object]:
-    def at_home() -> None:
+    def work() -> None:
         os.environ.update(dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"), str(home)))
-        work()
+        ended: Counter[str] = Counter()
+        for number in numbers:
+            try:
+                KINDS[kind].told(number, home)
+                ended["done"] += KINDS[kind].inputs
+            except SystemExit as left:
+                ended["refused" if left.code else "done"] += KINDS[kind].inputs
+                # What a command has told is looked at below.
+                if len(numbers) == 1:
+                    raise
+            finally:
+                print(f"\n{json.dumps(ended)}", flush=True)
 
-    return at_home
+    outcome = forked(work, seconds=_SECONDS)
+    fault = outcome.fault(most_bytes=BUDGET + _MORE, most_lines=6 * len(numbers))
+    return Counter(json.loads(outcome.out.strip().splitlines()[-1])) if not fault else Counter(), fault
 
 
-def _told(work: Callable[[], object]) -> None:
-    """Do something as a program would that prints our errors and no others."""
-    try:
-        work()
-    except EdgeSpecError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+def _finds(kind: str, numbers: range, home: Path) -> Iterator[tuple[int, str]]:
+    """Yield the cases that go wrong alone, with what goes wrong; the first one for all, if none does."""
+    found = False
+    for number in numbers:
+        _, fault = _tried(kind, range(number, number + 1), home)
+        if fault:
+            found = True
+            yield number, fault
+    if not found:
+        yield numbers.start, f"only together with {len(numbers) - 1} others"
 
 
 def attack(kind: str, numbers: range, seconds: float, told: Callable[[str], object]) -> tuple[Counter[str], int]:
@@ -113,20 +73,21 @@ def attack(kind: str, numbers: range, seconds: float, told: Callable[[str], obje
         told: called with each find, a line.
 
     Returns:
-        How many there were, by how they ended, and the number of the first one that was left.
+        How many inputs there were, by how they ended, and the number of the first case that was left.
     """
     ended: Counter[str] = Counter()
     until = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
-        for number in numbers:
+        for start in range(numbers.start, numbers.stop, KINDS[kind].at_once):
             if time.monotonic() > until:
-                return ended, number
-            outcome = forked(_at_home(KINDS[kind](number, home), home), seconds=_SECONDS)
-            fault = outcome.fault(most_bytes=_BUDGET + _MORE, most_lines=6)
-            ended["fault" if fault else "refused" if outcome.code else "done"] += 1
+                return ended, start
+            together = range(start, min(start + KINDS[kind].at_once, numbers.stop))
+            done, fault = _tried(kind, together, Path(place))
+            ended.update(done)
             if fault:
-                told(f"{fault}: python tests/attack/campaign.py {kind} --first {number} --cases 1")
+                for number, each in [(start, fault)] if len(together) == 1 else _finds(kind, together, Path(place)):
+                    ended["fault"] += 1
+                    told(f"{each}: python tests/attack/campaign.py {kind} --first {number} --cases 1")
     return ended, numbers.stop
 
 
@@ -140,7 +101,7 @@ def main() -> int:
     given = parser.parse_args()
     numbers = range(given.first, given.first + given.cases)
     ended, left = attack(given.kind, numbers, given.seconds, print)
-    print(f"{ended.total()} cases: {dict(ended)}; continue with --first {left}")
+    print(f"{ended.total()} inputs: {dict(ended)}; continue with --first {left}")
     return int(bool(ended["fault"]))
 
 
