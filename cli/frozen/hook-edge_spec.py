@@ -8,7 +8,7 @@ def _is_used(name: str) -> bool:
     return not name.startswith(("edge_spec.training", "edge_spec.cli.frozen"))
 
 
-hiddenimports = collect_submodules("edge_spec", filter=_is_used)
+hiddenimports = [*collect_submodules("edge_spec", filter=_is_used), "llama_cpp.llama_cpp"]
 binaries = collect_dynamic_libs("edge_spec") + collect_dynamic_libs("llama_cpp")
 datas = [
     *collect_data_files("edge_spec", excludes=["training"]),

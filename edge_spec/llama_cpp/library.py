@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2b
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +22,20 @@ from edge_spec.memory.hardware import processor
 __all__ = ["AbortFlag", "Library", "leave_out_amx", "library"]
 
 _ERROR = 4
+
+
+def _bindings() -> ModuleType:
+    """Import the functions alone: the package around them imports chat formats and Jinja, which takes twice as long."""
+    package = "llama_cpp"
+    spec = find_spec(package) if package not in sys.modules else None
+    if spec is None:
+        return import_module(f"{package}.llama_cpp")
+    sys.modules[package] = module_from_spec(spec)
+    try:
+        return import_module(f"{package}.llama_cpp")
+    finally:
+        # Whoever wants the package gets the whole one.
+        del sys.modules[package]
 
 
 class Library:
@@ -37,10 +54,8 @@ class Library:
     def __init__(self) -> None:
         # Where gdb is installed, the library would run it on this process before it aborts.
         os.putenv("GGML_NO_BACKTRACE", "1")
-        import llama_cpp
-
-        self.c: ModuleType = llama_cpp.llama_cpp
-        self.version: str = llama_cpp.__version__
+        self.c = _bindings()
+        self.version = version("llama-cpp-python")
         self.verbose = False
         self._errors: deque[str] = deque(maxlen=4)
         # The library logs in the thread that called it, so threads that load at the same time can listen separately.

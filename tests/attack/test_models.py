@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -108,3 +110,12 @@ def test_a_sound_file_is_tried_once_and_quickly(tmp_path: Path, monkeypatch: pyt
     began = time.monotonic()
     require_sound([file, file], cache_dir=tmp_path)
     assert time.monotonic() - began < 5
+
+
+def test_reading_with_llama_cpp_imports_its_functions_alone() -> None:
+    """A strange file is first read by another process: what that imports is waited for."""
+    told = "from edge_spec.llama_cpp.library import library; library(); print(*(n in sys.modules for n in names))"
+    whole = "import llama_cpp; print(llama_cpp.llama_cpp is library().c, llama_cpp.Llama.__name__)"
+    code = f"import sys; names = 'jinja2', 'llama_cpp'; {told}; {whole}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True", "Llama"]
