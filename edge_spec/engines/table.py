@@ -99,9 +99,14 @@ class TablePool:
             raise ValueError(f"{n_rows} rows in one decode; from 1 to {self.max_rows} are possible")
         self.tiles.reserve([(path.tiles, path.n_past, path.n_past + len(tree)) for path, tree in drafts])
         n_run = self.capabilities.padded(n_rows)
-        for (path, tree), n in zip(drafts, counts, strict=True):
-            path.decoded(tree, n, n_run - n_rows)
-        return [self._rows(path, len(tree) - n, n_run) for (path, tree), n in zip(drafts, counts, strict=True)]
+        try:
+            for (path, tree), n in zip(drafts, counts, strict=True):
+                path.decoded(tree, n, n_run - n_rows)
+            return [self._rows(path, len(tree) - n, n_run) for (path, tree), n in zip(drafts, counts, strict=True)]
+        except BaseException:
+            for path, _ in drafts:
+                path.forget_pending()
+            raise
 
     def prefill(self, texts: Sequence[tuple[Path, Sequence[int]]]) -> None:
         given = [(self._own(path), tokens) for path, tokens in texts]

@@ -10,7 +10,7 @@ from itertools import count
 from time import perf_counter
 from weakref import WeakKeyDictionary, ref
 
-from edge_spec.errors import Cancelled, Closed, PoolFull
+from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
 from edge_spec.generation.context import MemoryGuard
 from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.generation.lock import GenerationLock
@@ -289,6 +289,10 @@ class Driver:
             self._wait_again(writing)
         except Exception as error:
             self._finished(writing, wanted, error=error)
+        except BaseException:
+            # Ctrl-C: nothing has been written for it.
+            self._wait_again(writing)
+            raise
         return True
 
     def _wait_again(self, writing: Writing) -> None:
@@ -299,6 +303,7 @@ class Driver:
             self.texts.leave(None, text)
         if writing in self._live:
             self._live.remove(writing)
+        if writing not in self._waiting:
             insort(self._waiting, writing, key=_arrival)
 
     def _entered(
@@ -490,6 +495,9 @@ class Driver:
             for writing in batch:
                 self._write_together([writing], wanted)
             return
+        except BaseException:
+            _undo(texts)
+            raise
         try:
             prepared, rows = self._decoded(texts, prepared)
         except (Cancelled, PoolFull):
@@ -498,24 +506,34 @@ class Driver:
             for writing in batch:
                 self._finished(writing, wanted, error=error)
             return
-        done, verify_s, other_s = list[Round](), 0.0, 0.0
-        for writing, text, own, its_rows in zip(batch, texts, prepared, rows, strict=True):
-            writer = writing.writer
-            try:
-                what = writer.write(partial(text.finish, own, its_rows))
-                writer.accepted(text.text, what, text.drafter.last_name if what.drafted else "")
-                done.append(what)
-                verify_s += what.verify_s
-                other_s += what.draft_s + what.sample_s
-            except Exception as error:
-                self._finished(writing, wanted, error=error)
-        if len(done) == len(batch):
-            for writing, failed in zip(batch, learn(texts, done), strict=True):
-                if failed is not None:
-                    self._finished(writing, wanted, error=failed)
-        for writing in batch:
-            if writing.place is not None:
-                self._brought(writing, wanted)
+        except BaseException:
+            _undo(texts)
+            raise
+        written, verify_s, other_s = dict[Writing, Round](), 0.0, 0.0
+        n_before = {writing: len(writing.writer.token_ids) for writing in batch}
+        try:
+            for writing, text, own, its_rows in zip(batch, texts, prepared, rows, strict=True):
+                writer = writing.writer
+                try:
+                    what = writer.write(partial(text.finish, own, its_rows))
+                    writer.accepted(text.text, what, text.drafter.last_name if what.drafted else "")
+                    verify_s += what.verify_s
+                    other_s += what.draft_s + what.sample_s
+                    written[writing] = what
+                except Exception as error:
+                    self._finished(writing, wanted, error=error)
+            if len(written) == len(batch):
+                for writing, failed in zip(batch, learn(texts, list(written.values())), strict=True):
+                    if failed is not None:
+                        self._finished(writing, wanted, error=failed)
+        except BaseException:
+            # Ctrl-C may come anywhere: who was written on goes on, and who was in the middle of it ends.
+            for writing, n in n_before.items():
+                if writing not in written and writing.place is not None and len(writing.writer.token_ids) != n:
+                    self._finished(writing, wanted, error=BackendError("the round was interrupted"))
+            self._bring(written, wanted)
+            raise
+        self._bring(batch, wanted)
         self._decode_s += (verify_s - self._decode_s) / 4 if self._decode_s else verify_s
         rest_s = (perf_counter() - begun - verify_s - other_s) / len(batch)
         for writing in batch:
@@ -531,6 +549,20 @@ class Driver:
                     raise
                 if not self.texts.gives_cells(error.n_needed - error.n_free):
                     prepared = prepare(texts, [0] * len(texts))
+
+    def _bring(self, batch: Iterable[Writing], wanted: Sequence[Writing]) -> None:
+        """Replies have been written on: tell their readers, each whatever happens with another one."""
+        interrupted: BaseException | None = None
+        for writing in batch:
+            if writing.place is None:
+                continue
+            try:
+                self._brought(writing, wanted)
+            except BaseException as error:
+                interrupted = error
+                self._finished(writing, wanted, error=BackendError("the round was interrupted"))
+        if interrupted is not None:
+            raise interrupted
 
     def _brought(self, writing: Writing, wanted: Sequence[Writing]) -> None:
         """A reply has been written on."""
@@ -571,6 +603,12 @@ def _limit(writing: Writing) -> int:
     writer = writing.writer
     _place_of(writing).room = room = writer.max_tokens - len(writer.token_ids)
     return min(writing.next_limit(), room - 1)
+
+
+def _undo(texts: Iterable[Speculator]) -> None:
+    """Drop what a round was about to write."""
+    for text in texts:
+        text.end_reply()
 
 
 def _arrival(writing: Writing) -> int:

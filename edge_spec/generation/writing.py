@@ -235,9 +235,10 @@ class Writing:
 
     def hand_out(self) -> str:
         """Hand out the text that has been taken; empty if there is none."""
-        piece, self.held = self.held, ""
+        piece = self.held
         if piece:
             self._handed_out.append(piece)
+            self.held = ""
         return piece
 
     def tell_events(self) -> None:
@@ -280,10 +281,11 @@ class Writing:
             writer.flush()
         if not (writer.ready or self.is_over):
             return
-        piece = "".join(writer.ready)
-        writer.ready.clear()
         state = None if is_read and self._state is None else self._present()
-        self._outcomes.append(Outcome(piece, self._log.take() if self._log is not None else [], error, state))
+        events = self._log.take() if self._log is not None else []
+        outcome = Outcome("".join(writer.ready), events, error, state)
+        writer.ready.clear()
+        self._outcomes.append(outcome)
 
     def run_ahead(self) -> None:
         """Somebody else's reader is about to advance it: remember how far its own reader is."""

@@ -138,7 +138,7 @@ class Speculator:
             target.keep(path)
             if self._guide is not None:
                 learn_forced(self._guide, self.text, len(picked))
-        return Round.of(draft, tree, path, picked, prepared.watch)
+            return Round.of(draft, tree, path, picked, prepared.watch)
 
     def _most(self, limit: int, n_rows: int) -> int:
         """Return the most tokens to draft.
