@@ -19,12 +19,12 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 
 def safe(text: str) -> str:
     """Return the text with a replacement character for each control character but newlines and tabs."""
-    return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
+    return _UNSAFE.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
     """Return what ``safe`` returns, with newlines and tabs replaced as well; for names and other one-line texts."""
-    return safe(text).replace("\n", "\N{REPLACEMENT CHARACTER}").replace("\t", "\N{REPLACEMENT CHARACTER}")
+    return safe(text).replace("\n", "\ufffd").replace("\t", "\ufffd")
 
 
 def safe_json(text: str) -> str:

@@ -129,7 +129,7 @@ def test_what_cannot_be_loaded_whatever_the_file_is_refused_with_its_name(given:
 
 SOURCES = [path for path in modules_of(ROOT).values() if path.parts[-2] != "cli"]
 METHODS = ("cancel()", "close()", "generate()", "retry()", "tokenize()")
-OTHERS = {"prompt", "tokens", "requantize", "host", "port", "api_key", "insecure"}
+OTHERS = {"n", "first", "prompt", "tokens", "requantize", "host", "port", "api_key", "insecure"}
 """Arguments of single functions, which messages name."""
 
 

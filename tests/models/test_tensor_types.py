@@ -22,6 +22,10 @@ class Heads:
     head_dim_v: int
     latent_attention: bool = False
 
+    @property
+    def cell_widths(self) -> list[tuple[int, int]]:
+        return [(n * self.head_dim_k, n * self.head_dim_v) for n in self.n_head_kv]
+
 
 def kv(n_ctx: int, n_layers: int, heads: int, head_dim: int, kind: str = "f16") -> int:
     return kv_cache_bytes(Heads((heads,) * n_layers, head_dim, head_dim), n_ctx=n_ctx, kv_k=kind, kv_v=kind)
