@@ -27,6 +27,7 @@ from edge_spec.library.stores import locate, name_of
 from edge_spec.memory import probe, usage
 from edge_spec.memory.budget import Budget, budget_of, parse_memory
 from edge_spec.memory.pressure import PressureWatch, system_watch
+from edge_spec.memory.usage import trim_heap
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve, resolve_family
 from edge_spec.options import documented
@@ -145,6 +146,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     else:
         # Measured as a load would, after what measuring itself takes.
         probe()
+        trim_heap()
         held = usage().resident_bytes if held_bytes is None else held_bytes
         budget = Budget(budget_bytes=parse_memory(asked.memory), held_bytes=held)
     openers = {each: each.opener(cache_dir=asked.folder, only_look=True) for each in request.in_question}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from edge_spec.errors import OutOfMemory, Sentence, SettingsError
 from edge_spec.memory.device import Device, probe
-from edge_spec.memory.usage import Usage, usage
+from edge_spec.memory.usage import Usage, trim_heap, usage
 
 __all__ = ["SHARE", "Budget", "Footprint", "budget_of", "format_size", "parse_memory", "parse_size", "reserve_bytes"]
 
@@ -193,7 +193,10 @@ def budget_of(
         OutOfMemory: it is more than this computer could ever give.
     """
     wanted = parse_memory(memory) if memory is not None else None
-    found, held = device(), reading().resident_bytes
+    found = device()
+    # What was freed while files were read differs from one start to the next, and need not count.
+    trim_heap()
+    held = reading().resident_bytes
     free = held + found.available_bytes
     if wanted is None:
         share = held + found.available_bytes * SHARE[0] // SHARE[1]
