@@ -12,8 +12,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import wraps
+from functools import lru_cache, wraps
 from time import monotonic
+from types import CodeType
 from typing import Any
 
 from jinja2 import nodes
@@ -166,7 +167,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """
         if len(source) > _LONGEST_SOURCE:
             raise TemplateLimit(f"it has more than {_LONGEST_SOURCE >> 10} KiB")
-        return self.from_string(source).render(given)
+        return self.template_class.from_code(self, _compiled(source), self.make_globals(None)).render(given)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """Let what has no hook of its own pass through filters: loops, joined texts, slices."""
@@ -222,6 +223,12 @@ _EACH, _JOINED, _MADE = " each", " joined", " made"
 """Filters that no template can name."""
 
 _OWN = (Context, nodes.EvalContext, ImmutableSandboxedEnvironment)
+
+
+@lru_cache(maxsize=8)
+def _compiled(source: str) -> CodeType:
+    """Return the code of a template, which every conversation runs anew: it belongs to no rendering."""
+    return TemplateSandbox({}).compile(source)
 
 
 class _Replaced(NodeTransformer):
