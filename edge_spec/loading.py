@@ -25,7 +25,7 @@ from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
 from edge_spec.library.stores import locate, name_of
 from edge_spec.memory import probe, usage
-from edge_spec.memory.budget import Budget, budget_of, parse_memory
+from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.memory.usage import trim_heap
 from edge_spec.model import TextModel
@@ -55,7 +55,7 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
     request = request_of(asked, cache(inspect))
     require_sound(request.files.values(), cache_dir=asked.folder)
     request.load_libraries(verbose=asked.verbose)
-    budget = budget_of(asked.memory)
+    budget = budget_of(asked.memory_bytes)
     openers = {
         each: each.opener(cache_dir=asked.folder, on_wait=asked.on_wait, on_progress=asked.on_progress)
         for each in request.in_question
@@ -141,14 +141,15 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     request = request_of(asked, read_file)
     require_sound(request.files.values(), cache_dir=asked.folder)
     request.load_libraries()
-    if asked.memory is None:
+    wanted = asked.memory_bytes
+    if wanted is None:
         budget = budget_of(None)
     else:
         # Measured as a load would, after what measuring itself takes.
         probe()
         trim_heap()
         held = usage().resident_bytes if held_bytes is None else held_bytes
-        budget = Budget(budget_bytes=parse_memory(asked.memory), held_bytes=held)
+        budget = Budget(budget_bytes=wanted, held_bytes=held)
     openers = {each: each.opener(cache_dir=asked.folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
     requests = (request, *_other_requests(asked, read_file))

@@ -188,12 +188,12 @@ class TextModel(Closing):
         if tokens is None:
             assert prompt is not None
             tokens = prompts.tokens_of(prompt, raw=asked.raw)
-        text, settings = prompts.known(tokens), self._requests.settings(asked)
+        request = self._request(prompts.known(tokens), asked)
         if n is not None:
-            return self.replies([text], settings, n=n, first=first, **options)
+            return self._replies(attempts([request], n), asked, first=first)
         if first is not None:
             raise SettingsError(Sentence("{first} is given without {n}"), hint="say how many replies to write")
-        return self.reply(text, settings, **options)
+        return self._reply(request)
 
     @documented(REPLY_OPTIONS)
     def generate_many(self, prompts: Iterable[Prompt], **options: Unpack[ReplyKeywords]) -> Replies:
@@ -277,8 +277,17 @@ class TextModel(Closing):
             **options: as for ``generate``.
         """
         asked = ReplyOptions.of(options)
-        request = self._request(tokens, asked, settings or self._requests.settings(asked), written=written, drawn=drawn)
-        if asked.reuse and context is None:
+        request = self._request(tokens, asked, settings, written=written, drawn=drawn)
+        return self._reply(request, context, recorder, next_limit)
+
+    def _reply(
+        self,
+        request: ReplyRequest,
+        context: Context | None = None,
+        recorder: Recorder | None = None,
+        next_limit: Callable[[], int] | None = None,
+    ) -> Reply:
+        if request.options.reuse and context is None:
             context = ReusingContext(self._earlier_texts)
         return Reply(self._driver, request, next_limit or self._next_limit, context=context, recorder=recorder)
 
@@ -293,9 +302,6 @@ class TextModel(Closing):
         **options: Unpack[ReplyKeywords],
     ) -> Replies:
         """Return ``n`` replies to token ids of each prompt, for those who make prompts themselves; see ``reply``."""
-        require_whole("n", n, 1, 1 << 20)
-        if first is not None and first is not True:
-            require_whole("first", first, 1, 1 << 20)
         asked = ReplyOptions.of(options)
         settings = settings or self._requests.settings(asked)
         requests = (self._request(tokens, asked, settings) for tokens in prompts)
@@ -308,6 +314,8 @@ class TextModel(Closing):
         next_limit: Callable[[], int] | None = None,
         first: int | None = None,
     ) -> Replies:
+        if first is not None and first is not True:
+            require_whole("first", first, 1, 1 << 20)
         return Replies(
             self._driver,
             wanted,
@@ -319,7 +327,7 @@ class TextModel(Closing):
         )
 
     def _request(
-        self, tokens: Sequence[int], asked: ReplyOptions, settings: SamplerSettings, **state: Any
+        self, tokens: Sequence[int], asked: ReplyOptions, settings: SamplerSettings | None = None, **state: Any
     ) -> ReplyRequest:
         return self._requests.request(tokens, asked, settings, opening=self.prompts.opening(tokens), **state)
 

@@ -177,7 +177,7 @@ class Budget:
 
 
 def budget_of(
-    memory: str | int | None,
+    wanted: int | None,
     *,
     device: Callable[[], Device] = probe,
     reading: Callable[[], Usage] = usage,
@@ -185,14 +185,12 @@ def budget_of(
     """Return the budget that the argument ``memory`` of ``edge_spec.load`` stands for.
 
     Args:
-        memory: a size; four fifths of what is available if None.
+        wanted: in bytes; four fifths of what is available if None.
         device, reading: what this computer has and this process holds; tests hand in their own.
 
     Raises:
-        SettingsError: it is not a size.
         OutOfMemory: it is more than this computer could ever give.
     """
-    wanted = parse_memory(memory) if memory is not None else None
     found = device()
     # What was freed while files were read differs from one start to the next, and need not count.
     trim_heap()

@@ -167,8 +167,7 @@ class LoadOptions:
         settings = settings_of(self.n_ctx or self.min_n_ctx or DEFAULT_N_CTX, self.settings)
         if self.draft_limit is not None:
             require_whole("draft_limit", self.draft_limit, 1, settings.max_rows - 1)
-        if self.memory is not None:
-            parse_memory(self.memory)
+        _ = self.memory_bytes
         object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
 
     @classmethod
@@ -181,6 +180,11 @@ class LoadOptions:
         refuse_unknown(given, LOAD_OPTIONS)
         own = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
         return cls(model=model, settings={name: given[name] for name in given.keys() - own}, **own)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory limit; None if there is none."""
+        return parse_memory(self.memory) if self.memory is not None else None
 
     @property
     def folder(self) -> Path | None:

@@ -17,6 +17,7 @@ from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.writer import OF_ONE_TEXT
+from edge_spec.options import require_whole
 from edge_spec.sampling import SamplerSettings
 
 __all__ = ["Asked", "Replies", "attempts"]
@@ -41,7 +42,12 @@ class Asked:
 
 
 def attempts(requests: Iterable[ReplyRequest], n: int) -> list[Asked]:
-    """So many replies to each request: the attempts from its own on, of the same seed."""
+    """So many replies to each request: the attempts from its own on, of the same seed.
+
+    Raises:
+        SettingsError: that is no number of replies.
+    """
+    require_whole("n", n, 1, 1 << 20)
     asked = []
     for request in requests:
         for attempt in range(request.settings.attempt, request.settings.attempt + n):

@@ -107,13 +107,17 @@ class RequestBuilder:
         self._breakers = lru_cache(4)(self._find_breakers)
 
     def request(
-        self, tokens: Sequence[int], options: ReplyOptions, settings: SamplerSettings, **state: Any
+        self, tokens: Sequence[int], options: ReplyOptions, settings: SamplerSettings | None, **state: Any
     ) -> ReplyRequest:
         """Return a request; ``state`` are further fields of it.
+
+        Args:
+            settings: of the sampler; if None what ``options`` say.
 
         Raises:
             SettingsError: the grammar is not valid. PromptError: there are no tokens.
         """
+        settings = settings or self.settings(options)
         return ReplyRequest(
             prompt=tokens,
             settings=settings,

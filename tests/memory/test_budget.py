@@ -40,13 +40,13 @@ def test_the_default_budget_is_a_share_of_what_is_available() -> None:
 
 def test_a_budget_is_never_more_than_is_free() -> None:
     small = device(1000 * MIB, 200 * MIB)
-    named = budget_of("150MiB", device=small, reading=reading())
+    named = budget_of(150 * MIB, device=small, reading=reading())
     assert named.budget_bytes == named.limit_bytes == 150 * MIB
-    found = budget_of("600MiB", device=small, reading=reading())
+    found = budget_of(600 * MIB, device=small, reading=reading())
     assert found.budget_bytes == HELD + 200 * MIB
     assert "260 MiB" in found.notes[0]
     with pytest.raises(OutOfMemory, match="2,000 MiB") as caught:
-        budget_of("2000MiB", device=small, reading=reading())
+        budget_of(2000 * MIB, device=small, reading=reading())
     assert caught.value.needed_bytes == 2000 * MIB
 
 
