@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from edge_spec.errors import OutOfMemory
 
-__all__ = ["Device", "Limit", "Readings", "limits", "probe", "require", "system_text", "whole_number"]
+__all__ = ["Device", "Limit", "Readings", "cores", "limits", "probe", "require", "system_text", "whole_number"]
 
 _NO_LIMIT = 1 << 60
 _RESERVED_BY_THREAD = 72 << 20
@@ -81,7 +81,8 @@ def _address_space() -> Limit | None:
     return Limit(total_bytes=limit, available_bytes=limit - reserved - psutil.Process().memory_info().vms)
 
 
-def _cores() -> tuple[int, int]:
+def cores() -> tuple[int, int]:
+    """Return the cores that this process may run on: physical ones, and with hyperthreads."""
     import psutil
 
     logical = psutil.cpu_count(logical=True) or os.cpu_count() or 1
@@ -104,7 +105,7 @@ class Readings:
 
     ram: Callable[[], Limit] = _ram
     address_space: Callable[[], Limit | None] = _address_space
-    cores: Callable[[], tuple[int, int]] = _cores
+    cores: Callable[[], tuple[int, int]] = cores
     text: Callable[[str], str | None] = system_text
 
 

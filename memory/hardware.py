@@ -129,14 +129,9 @@ def _field(cpuinfo: str, name: str) -> str:
 
 
 def _features(cpuinfo: str, readings: HardwareReadings) -> tuple[str, ...]:
-    found = set((_field(cpuinfo, "flags") or _flags_of_arm(cpuinfo)).split())
+    found = set((_field(cpuinfo, "flags") or _field(cpuinfo, "Features")).split())
     found |= {ours for theirs, ours in _APPLE.items() if readings.sysctl(f"hw.optional.arm.{theirs}") == "1"}
     return tuple(feature for feature in _FEATURES if feature in found)
-
-
-def _flags_of_arm(cpuinfo: str) -> str:
-    found = re.search(r"^Features\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return found[1] if found else ""
 
 
 def _caches(readings: HardwareReadings) -> dict[str, int]:

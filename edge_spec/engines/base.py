@@ -7,6 +7,7 @@ a body here need not be written.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,8 @@ from typing import Any, Protocol, Self
 import numpy.typing as npt
 
 from edge_spec.engines.probe import ProbeResult
-from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.records import FOLDER
+from edge_spec.engines.settings import SMALL_PARAMS, ModelSettings
 from edge_spec.engines.tokenizers import open_tokenizer, with_tokenizer
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.memory import Footprint
@@ -140,6 +142,18 @@ class Opener(ABC):
             DiskFull, ModelFileError: what has to be made for the file cannot be written.
         """
 
+    def _announce_probe(self, file: ModelFile, settings: ModelSettings) -> None:
+        """Say that a model is probed, if that takes a noticeable time, and that it is not repeated, if that is so."""
+        if not settings.exact and file.n_params <= SMALL_PARAMS:
+            return
+        if self._cache_dir is None:
+            once = ""
+        elif _is_writable(self._cache_dir / FOLDER):
+            once = " (first time only)"
+        else:
+            once = f" (at every start: the cache folder {self._cache_dir} cannot be written)"
+        self._on_wait(f"calibrating {file.path.name} for this device and these settings{once}")
+
     def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
         """From now on keep what goes into some layers of an open model, side by side, ``[n, len(layers) * width]``.
 
@@ -174,6 +188,14 @@ class Opener(ABC):
         """Free everything; models must be closed before. Safe to call twice."""
         while self._tokenizers:
             self._tokenizers.popitem()[1].close()
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 def installed(package: str) -> str:

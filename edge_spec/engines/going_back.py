@@ -10,7 +10,7 @@ from edge_spec.errors import BackendError
 from edge_spec.speculation.language_model import ANYWHERE, LanguageModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["comes_back", "how_far_back"]
+__all__ = ["Opened", "comes_back", "how_far_back"]
 
 
 class Opened(LanguageModel, Protocol):

@@ -16,12 +16,11 @@ from typing import Protocol
 
 import numpy as np
 
-from edge_spec.engines.going_back import comes_back, how_far_back
-from edge_spec.engines.records import FOLDER, write_record
+from edge_spec.engines.going_back import Opened, comes_back, how_far_back
+from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
-from edge_spec.foreign import read_json
-from edge_spec.speculation.language_model import ANYWHERE, Capabilities, LanguageModel, NumericsProfile
+from edge_spec.speculation.language_model import ANYWHERE, Capabilities, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
 __all__ = [
@@ -72,15 +71,11 @@ _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
 
 
-class Probed(LanguageModel, Protocol):
+class Probed(Opened, Protocol):
     """A model whose capabilities and profile can be set to what was found."""
 
     capabilities: Capabilities
     profile: NumericsProfile
-
-    @property
-    def settings(self) -> ModelSettings:
-        """The settings that it was opened with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,11 +430,11 @@ def _recalled(path: Path | None) -> ProbeResult | None:
     if path is None:
         return None
     try:
-        found = read_json(path)
+        found = read_record(path)
         capabilities = found["capabilities"] | {"widths": tuple(map(int, found["capabilities"]["widths"]))}
         seconds = {int(n): float(s) for n, s in found["seconds"].items()}
         return ProbeResult(capabilities=Capabilities(**capabilities), seconds=seconds)
-    except (OSError, *BAD_RECORD):
+    except BAD_RECORD:
         return None
 
 

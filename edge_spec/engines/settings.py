@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from edge_spec.memory.device import cores
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.models.heads import is_own_head
 from edge_spec.options import require_one_of, require_whole
 
-__all__ = ["ModelSettings", "physical_cores"]
+__all__ = ["SMALL_PARAMS", "ModelSettings"]
 
 
-def physical_cores() -> int:
-    """Cores that this process may run on, not counting hyperthreads twice."""
-    import psutil
-
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
-
-
-_SMALL_PARAMS = 20_000_000
-"""Below this many parameters a second thread costs more in waiting than it computes."""
+SMALL_PARAMS = 20_000_000
+"""Below this many parameters a second thread costs more in waiting than it computes, and nobody notices a probe."""
 
 _SMALL_CHUNK = 128
 """Tokens per decode while a drafter reads a prompt: its weights fit the processor's caches, but its buffers count."""
@@ -84,7 +76,7 @@ class ModelSettings:
     @property
     def threads(self) -> tuple[int, int]:
         """Threads for one row and for many, resolved."""
-        n = self.n_threads or physical_cores()
+        n = self.n_threads or cores()[0]
         return n, self.n_threads_batch or n
 
     def for_drafter(self, file: ModelFile, *, trees: bool) -> Self:
@@ -93,7 +85,7 @@ class ModelSettings:
         A head has as many as its target. What the target reads in every round pushes its weights out of the processor's
         caches, and two cores bring them back sooner than one.
         """
-        small = file.n_params < _SMALL_PARAMS and not is_own_head(file)
+        small = file.n_params < SMALL_PARAMS and not is_own_head(file)
         n, n_batch = (1, 1) if small else (self.n_threads, self.n_threads_batch)
         chunk = max(self.max_rows, min(self.prefill_chunk, _SMALL_CHUNK))
         return replace(self, trees=trees, exact=False, n_threads=n, n_threads_batch=n_batch, prefill_chunk=chunk)

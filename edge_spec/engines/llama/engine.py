@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.announcement import announce_probe
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
 from edge_spec.engines.llama.context import LlamaModel
@@ -79,7 +78,7 @@ class LlamaOpener(Opener):
                 own,
                 file=file.fingerprint,
                 cache_dir=self._cache_dir,
-                on_probe=lambda: announce_probe(file, own, self._on_wait, self._cache_dir),
+                on_probe=lambda: self._announce_probe(file, own),
             )
         return OpenedModel(model=model, probed=probed)
 

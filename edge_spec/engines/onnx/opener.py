@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from edge_spec.engines.announcement import announce_probe
 from edge_spec.engines.base import HiddenRows, OpenedModel, Opener
 from edge_spec.engines.onnx.head_model import HeadModel, HeadSession
 from edge_spec.engines.onnx.model import OnnxModel
@@ -105,9 +105,7 @@ class OnnxOpener(Opener):
         if is_own_head(file):
             return _open_head(file, settings, target)
 
-        def on_probe() -> None:
-            announce_probe(file, settings, self._on_wait, self._cache_dir)
-
+        on_probe = partial(self._announce_probe, file, settings)
         source = self._transcription(file) if file.graph is None else None
         self._on_progress("loading", 0, file.weight_bytes)
         model: LanguageModel
