@@ -13,7 +13,7 @@ from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree, best_of_all
 
-__all__ = ["Choice", "Decision", "Drafter", "WorthMore", "always"]
+__all__ = ["Choice", "Decision", "Drafter", "LevelDrafter", "WorthMore", "always"]
 
 WorthMore = Callable[[Sequence[Tree]], bool]
 """Asked before each further step whether drafts of several texts are worth its time."""
@@ -212,3 +212,13 @@ class Drafter:
     def held_bytes(self) -> int:
         """Memory that its own tables take now; models do not count."""
         return 0
+
+
+class LevelDrafter(Drafter):
+    """Grows drafts of several texts level by level: what it does for one follows from ``draft_all_while``."""
+
+    def draft(self, limit: int) -> Tree:
+        return self.draft_while(limit, lambda draft: True)
+
+    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
+        return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from edge_spec.errors import Arguments, GrammarDeadEnd, PoolFull, Sentence, SettingsError, StateError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter, WorthMore
+from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator, decode, learn, prepare
@@ -20,7 +20,7 @@ from edge_spec.speculation.tree import EMPTY, Tree
 __all__ = ["HierarchyDrafter"]
 
 
-class HierarchyDrafter(Drafter):
+class HierarchyDrafter(LevelDrafter):
     """Lets a leaf drafter speed up an intermediate model, and drafts what that model writes.
 
     The intermediate model verifies the leaf's tree; the accepted path and its bonus token extend a sequence;
@@ -96,12 +96,6 @@ class HierarchyDrafter(Drafter):
     def n_unread(self) -> int:
         self._catch_up()
         return self._inner.n_unread
-
-    def draft(self, limit: int) -> Tree:
-        return self.draft_while(limit, lambda draft: True)
-
-    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]
 
     def draft_all_while(
         self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore

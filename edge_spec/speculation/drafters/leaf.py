@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from edge_spec.speculation.drafters.base import Drafter, WorthMore
+from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.tree import Tree
@@ -12,7 +12,7 @@ from edge_spec.speculation.tree import Tree
 __all__ = ["LeafDrafter"]
 
 
-class LeafDrafter(Drafter):
+class LeafDrafter(LevelDrafter):
     """Drafts with a model that is part of a hierarchy, without the intermediate model: one cache for both uses.
 
     The model follows the text through the hierarchy, which must therefore follow the same text. The hierarchy's guesses
@@ -36,12 +36,6 @@ class LeafDrafter(Drafter):
     def n_unread(self) -> int:
         self._hierarchy.drop_guesses()
         return self._leaf.n_unread()
-
-    def draft(self, limit: int) -> Tree:
-        return self.draft_while(limit, lambda draft: True)
-
-    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]
 
     def draft_all_while(
         self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from edge_spec.errors import Arguments, PoolFull, Sentence, SettingsError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter, WorthMore
+from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
 from edge_spec.speculation.follower import Follower, decode_all
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.pool import share_decodes
@@ -16,7 +16,7 @@ from edge_spec.speculation.tree import EMPTY, Tree
 __all__ = ["ModelDrafter"]
 
 
-class ModelDrafter(Drafter):
+class ModelDrafter(LevelDrafter):
     """Grows a tree of guesses level by level, one decode per level; a sequence is a tree of width 1.
 
     Where the model has a pool, a level of several texts takes one decode.
@@ -70,12 +70,6 @@ class ModelDrafter(Drafter):
         super().begin(text, sampler)
         self._follower.follow(text, reuse=True)
         self._sampler = sampler.over(self._follower.model.kept)
-
-    def draft(self, limit: int) -> Tree:
-        return self.draft_while(limit, lambda draft: True)
-
-    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]
 
     def draft_all_while(
         self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
