@@ -16,11 +16,6 @@ __all__ = ["command"]
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(as_json: bool) -> int:
     """Show this computer, what limits memory on it, and the libraries that edge-spec computes with."""
-    return _show(as_json)
-
-
-def _show(as_json: bool) -> int:
-    """Print what this computer is."""
     device, hardware, bounds = probe(), describe(), limits()
     libraries = _libraries()
     if as_json:

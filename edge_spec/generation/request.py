@@ -78,11 +78,6 @@ class Deadline:
         """Whether the time is up."""
         return self._seconds is not None and monotonic() >= self._over_at
 
-    @property
-    def left_s(self) -> float | None:
-        """The seconds that are left, more than 0; None if there is no end."""
-        return max(self._over_at - monotonic(), 1e-9) if self._seconds is not None else None
-
 
 class RequestBuilder:
     """Makes samplers' settings and grammars for a model. The last few grammars are remembered.
