@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 
 from edge_spec.errors import Sentence, UnsupportedModel
-from edge_spec.models.gguf.header import GGUFArray, read_header
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
@@ -57,8 +56,8 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
             f"{file.path.name} reads the hidden states of another model than {target.path.name}",
             hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
         )
-    found = read_header(file.path).metadata.get(f"{EAGLE3}.target_layers")
-    listed = tuple(found.decode()) if isinstance(found, GGUFArray) and found.length == 3 else ()
+    found = file.trimmed.target_layers if file.trimmed is not None else None
+    listed = tuple(found.decode()) if found is not None and found.length == 3 else ()
     numbers = tuple(n for n in listed if type(n) is int and 0 < n < target.n_layers)
     if len(numbers) != 3:
         raise UnsupportedModel(

@@ -21,6 +21,7 @@ __all__ = ["TARGET_FINGERPRINT", "TARGET_TOKENS", "TARGET_VOCABULARY", "TrimmedV
 TARGET_TOKENS = "edge_spec.target_tokens"
 TARGET_VOCABULARY = "edge_spec.target_vocabulary"
 TARGET_FINGERPRINT = "edge_spec.target_fingerprint"
+_TARGET_LAYERS = "eagle3.target_layers"
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,13 @@ class TrimmedVocabulary:
         of: hash of the texts of the whole vocabulary's tokens.
         teacher: fingerprint of the model that taught it; empty if the file does not say.
         ids: in the whole vocabulary, of its tokens but the last; they stay in the file.
+        target_layers: of a head the layers of its target that it reads; None for a model of its own.
     """
 
     of: str
     teacher: str
     ids: GGUFArray = field(repr=False)
+    target_layers: GGUFArray | None = field(default=None, repr=False)
 
 
 def trimmed_of(metadata: Mapping[str, Value]) -> TrimmedVocabulary | None:
@@ -43,4 +46,7 @@ def trimmed_of(metadata: Mapping[str, Value]) -> TrimmedVocabulary | None:
     ids, of, teacher = (metadata.get(key) for key in (TARGET_TOKENS, TARGET_VOCABULARY, TARGET_FINGERPRINT))
     if not isinstance(ids, GGUFArray):
         return None
-    return TrimmedVocabulary(str(of), teacher if isinstance(teacher, str) else "", ids)
+    layers = metadata.get(_TARGET_LAYERS)
+    return TrimmedVocabulary(
+        str(of), teacher if isinstance(teacher, str) else "", ids, layers if isinstance(layers, GGUFArray) else None
+    )
