@@ -71,7 +71,7 @@ def verb(name: str) -> click.Command | None:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{added[name].module}.".startswith(f"{error.name}."):
                 raise
-            # What names the verb was left behind: its files are gone, or not where Python looks for them.
+            # Only the entry point is left: its files are gone, or not where Python looks.
             return None
     assert isinstance(command, click.Command)
     return command
@@ -88,7 +88,8 @@ def _is_verb(name: str) -> bool:
 def _added_verbs() -> dict[str, EntryPoint]:
     """Return the verbs of other distributions; finding them reads the metadata of all that are installed.
 
-    What is left of building hides none of them, as it would in ``entry_points()``: in a checkout it has the same name.
+    In a checkout, ``entry_points()`` would take what a build has left behind for the distribution of the same name, and
+    hide its verbs.
     """
     every = (entry for installed in distributions() for entry in installed.entry_points)
     return {entry.name: entry for entry in every if entry.group == "edge_spec.verbs"}

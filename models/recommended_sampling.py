@@ -27,14 +27,14 @@ _IN_GGUF = {
     "mirostat_tau": "mirostat_tau",
     "mirostat_eta": "mirostat_eta",
 }
-"""Keys behind ``general.sampling.``, and what they are called here (``gguf.constants.Keys.General``). The order of
-samplers, ``sequence``, is always the one of ``SamplerSettings``."""
+"""Keys that follow ``general.sampling.``, and the settings that they stand for (``gguf.constants.Keys.General``). The
+order of samplers, ``sequence``, is always the one of ``SamplerSettings``."""
 
 _WHEN_DRAWN = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 def of_edge_spec(fingerprint: str) -> dict[str, Any]:
-    """Fields of ``SamplerSettings`` that edge-spec recommends for the file with this fingerprint; none for most."""
+    """Return the fields of ``SamplerSettings`` that edge-spec recommends for a file; empty for most files."""
     for folder in files("edge_spec.models").iterdir():
         path = folder / "sampling.json"
         if path.is_file():

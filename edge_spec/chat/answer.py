@@ -66,7 +66,7 @@ class Answer(Context):
         if start is not None:
             self._move(speculator, start, notice)
         speculator.begin(window.seen(text), sampler, reuse=True)
-        # Last: if it is cancelled before, it begins once more.
+        # Last: after a cancel before this line, all of it is done once more.
         sampler.forget(window.n_forgotten)
 
     def make_room(self, speculator: Speculator, notice: Notice) -> bool:

@@ -14,7 +14,7 @@ Stamp = tuple[int, int, int]
 
 
 def stamp_of(path: Path | None) -> Stamp | None:
-    """Return what tells one content of a file from another; None if there is no file."""
+    """Return a value that changes with the content of a file; None if there is no file."""
     try:
         found = path.stat() if path is not None else None
     except OSError:
@@ -24,7 +24,7 @@ def stamp_of(path: Path | None) -> Stamp | None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Inside, no other process that asks like this has ``path``: what was read of it still holds when it is written.
+    """Hold ``path`` against other processes that ask for it here: what was read of it still holds when it is written.
 
     The lock is a file next to ``path``, which the system releases if the process is killed.
 
@@ -36,7 +36,7 @@ def exclusive(path: Path) -> Iterator[None]:
     try:
         handle = _locked(lock)
     except OSError as error:
-        # The lock is not what anybody asked for.
+        # The user knows the file, not its lock.
         error.filename = os.fspath(path)
         raise
     try:
@@ -56,7 +56,7 @@ def exclusive(path: Path) -> Iterator[None]:
 def _locked(lock: Path) -> int:
     while True:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-        # File systems without locks are as good as no other process.
+        # Where a file system has no locks, go on as if there were no other process.
         with suppress(OSError):
             _wait_for(handle)
         try:
@@ -64,7 +64,7 @@ def _locked(lock: Path) -> int:
                 return handle
         except FileNotFoundError:
             pass
-        # Its owner before has removed it.
+        # Its previous owner has removed it: another file has this name now, or none.
         os.close(handle)
 
 

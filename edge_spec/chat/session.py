@@ -36,10 +36,9 @@ class ChatKeywords(AnswerKeywords, total=False):
 class ChatSession:
     """Remembers what was said. One answer is written at a time, each a ``Reply``.
 
-    What the models have read already they do not read again: the next answer begins after as much time as the new
-    text needs. Any number of sessions share one model; those that wait keep what was read, while memory has room.
-    When a conversation outgrows the context, the model no longer sees its oldest turns, and a notice says so;
-    ``messages`` keeps them.
+    The models do not read again what they have read: the next answer begins as soon as they have read the new text. Any
+    number of sessions share one model; those that wait keep what was read, while memory has room. When a conversation
+    outgrows the context, the model no longer sees its oldest turns, and a notice says so; ``messages`` keeps them.
 
     The text of an answer depends on the messages and what was drawn in them, the settings, the seed, and the
     model's numerics profile; never on drafts.
@@ -174,7 +173,7 @@ class ChatSession:
             return self._ask(self._conversation.undone(), text, options)
 
     def retry(self, **options: Unpack[AnswerKeywords]) -> Reply:
-        """Answer the last question again, with other noise.
+        """Answer the last question again: a different draw.
 
         Raises:
             SettingsError: there is none. UnfinishedReply: an answer is being written.

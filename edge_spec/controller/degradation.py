@@ -18,7 +18,7 @@ from edge_spec.speculation.modes import Mode
 __all__ = ["Degradation", "reductions"]
 
 _WORTH_BYTES = 1 << 18
-"""A candidate that takes hardly less than what is open is passed over."""
+"""Candidates that save less are passed over."""
 
 _SMALLER_MODELS = {"intermediate": "the intermediate model", "draft": "the drafter"}
 """Those that can be dropped, by role, as notices call them."""
@@ -60,7 +60,7 @@ class Degradation(MemoryGuard):
         return tuple(reductions(self._first, self._models.candidate))
 
     def before_reply(self, reply: GuardedReply) -> bool:
-        """Called before a reply reads its prompt: tells it what it missed; whether there is a target."""
+        """Tell a reply, before it reads its prompt, what has changed meanwhile; return whether there is a target."""
         if self._models.is_lost and not self._models.recover():
             reply.notice("memory is scarce: the model could not be opened again")
             return False
@@ -71,11 +71,11 @@ class Degradation(MemoryGuard):
         return True
 
     def before_round(self, replies: Sequence[GuardedReply]) -> bool:
-        """Called before every round; whether the replies that are being written can continue."""
+        """Look at memory before a round; return whether the replies that are being written can continue."""
         return self._look(replies) and not self._models.is_lost
 
     def between_replies(self) -> None:
-        """Called now and then while no reply is being written: takes only steps that leave the text as it is."""
+        """Look at memory while no reply is being written; take only steps that leave the text as it is."""
         self._look(())
 
     @property
@@ -83,7 +83,7 @@ class Degradation(MemoryGuard):
         return self._models.target.model.profile.name
 
     def _look(self, replies: Sequence[GuardedReply]) -> bool:
-        """Look at memory, if it is time, and take at most one step; whether there is memory to continue with."""
+        """Look at memory, if it is time, and take at most one step; return whether replies can continue."""
         seen = self._watch.scarcity()
         if seen is None:
             return True
@@ -102,7 +102,7 @@ class Degradation(MemoryGuard):
         if moved or any(self._apply(candidate, replies, sentence) for sentence, candidate in lower):
             self._patience.stepped_down()
             return True
-        # Looking for candidates again at once would find none again.
+        # The next search waits as well: it would find nothing either.
         self._patience.stepped_down()
         _tell(replies, "memory is scarce: the reply stops here")
         return not replies
@@ -118,7 +118,7 @@ class Degradation(MemoryGuard):
             self._on_disk = False
 
     def _apply(self, candidate: Candidate, replies: Sequence[GuardedReply], sentence: str) -> bool:
-        """Apply a candidate, with a notice to the reply if words may differ; whether that worked."""
+        """Apply a candidate, with a notice to the replies if words may differ; return whether it worked."""
         models = self._models
         before = models.target.model
         profile, identity, n_past = before.profile.name, before.capabilities.identity, before.n_past
@@ -154,7 +154,7 @@ class Degradation(MemoryGuard):
     def _lower(self, replies: Sequence[GuardedReply]) -> Iterator[Candidate]:
         """Yield what takes less than what is open, best first.
 
-        Without a reply to tell only what leaves the text as it is.
+        Where there is no reply that could be told, only candidates that leave the text as it is.
         """
         now = self._models.candidate
         with Estimates(self._models.files, rough=True) as estimates:
@@ -187,10 +187,10 @@ class Degradation(MemoryGuard):
         return (self._first.mode, *fallbacks(self._first.mode))
 
     def _candidates(self, modes: tuple[Mode, ...], estimates: Estimates) -> Iterator[Candidate]:
-        """What can run, best first: in each of these modes with the text of what is open, then in the first of them
-        with more and more of the text changed.
+        """Yield what can run, best first: each of these modes with the settings that are open, then the first mode with
+        settings that change the text more and more.
 
-        Weights are loaded once, and prompts are read as they were: engines and batches stay.
+        Engines and batches stay: weights are loaded once, and prompts are read as before.
         """
         engines = self._first.engines
         extras = frozenset[str]().union(*(each.extras for each in engines.values()))
@@ -212,7 +212,7 @@ def _tell(replies: Iterable[GuardedReply], sentence: str) -> None:
 
 
 def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
-    """Yield what a candidate lacks of another one."""
+    """Yield what one candidate has and the next one lacks, a clause each."""
     for role, what in _SMALLER_MODELS.items():
         if role in before.models and role not in after.models:
             yield f"{what} is dropped"

@@ -102,7 +102,7 @@ class Reply(ReadableReply):
 
     @property
     def content(self) -> str:
-        """All of it: with what the prompt and an earlier reply have written of it, and what is not handed out yet."""
+        """The whole answer: what the prompt or a continued reply wrote of it, and what is not handed out yet."""
         return self._written.content
 
     @property
@@ -118,7 +118,7 @@ class Reply(ReadableReply):
 
     @property
     def statistics(self) -> Statistics:
-        """What speculation did. Of a decode that several replies shared it has the part of its own rows."""
+        """What speculation did. A decode that several replies share counts for each by its rows."""
         return self._written.statistics
 
     @property
@@ -143,7 +143,7 @@ class Reply(ReadableReply):
 
     @property
     def n_final(self) -> int:
-        """Tokens that it has in the end, if it was written that far, though its reader may be behind; else 0."""
+        """Its number of tokens once it is written to its end, even if its reader is behind; 0 before, or if stopped."""
         written = self._written
         if isinstance(written, Refused) or not written.is_over:
             return 0
@@ -193,7 +193,7 @@ class Reply(ReadableReply):
         return found[1] if found is not None else None
 
     def took(self, outcome: Outcome) -> BaseException | None:
-        """Take in what a round has brought; returns the error that it has ended with, if that is so."""
+        """Take in what a round has brought; return the error that ended the reply, if one did."""
         self.error = outcome.error
         if self.writing.is_complete:
             self.writing.record()
@@ -280,6 +280,6 @@ class Reply(ReadableReply):
         return place is not None and self._context.can_shrink(place, n_ctx)
 
     def is_left_by(self, reader: Reader, patience_s: float) -> bool:
-        """Return whether nobody reads it on, or nobody could while ``reader`` waits."""
+        """Return whether its reader has left it, or cannot read on while ``reader`` waits."""
         own = self.group or self
         return own.is_advancing_here or reader.blocks(own.reader) or own.unread_s >= patience_s
