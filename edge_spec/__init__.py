@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from edge_spec.chat import ChatSession
-    from edge_spec.engines.table import TableModel, random_table
     from edge_spec.errors import EdgeSpecError
     from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
@@ -36,12 +35,10 @@ __all__ = [
     "Reply",
     "SamplerSettings",
     "Statistics",
-    "TableModel",
     "TextModel",
     "Tree",
     "aload",
     "load",
-    "random_table",
 ]
 
 _HOMES = {
@@ -54,12 +51,10 @@ _HOMES = {
     "ModelInfo": "edge_spec.model_info",
     "SamplerSettings": "edge_spec.sampling",
     "Statistics": "edge_spec.speculation.statistics",
-    "TableModel": "edge_spec.engines.table",
     "TextModel": "edge_spec.model",
     "Tree": "edge_spec.speculation.tree",
     "aload": "edge_spec.loading",
     "load": "edge_spec.loading",
-    "random_table": "edge_spec.engines.table",
 }
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from letters import LetterTokenizer
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel, errors
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, SettingsError
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Logits

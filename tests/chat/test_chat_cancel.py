@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from chat_world import chat_model, chat_table
+from table_model import TableModel
 
 import edge_spec
 from edge_spec import Reply, TextModel
-from edge_spec.engines.table import TableModel
 from edge_spec.errors import Cancelled
 from edge_spec.speculation.drafters.model import ModelDrafter
 

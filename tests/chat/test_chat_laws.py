@@ -12,10 +12,10 @@ import pytest
 from chat_world import LETTERS, N_VOCAB, chat_model, chat_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel
 from edge_spec.chat import ChatSession
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import EdgeSpecError
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter

@@ -10,13 +10,13 @@ import pytest
 from gguf_files import write_gguf
 from published_models import publish
 from published_weights import read_weights
+from table_model import TableModel, random_table
 
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.onnx.kernels import why_slow
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.registry import engine, engine_names, engines, settings_of
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.engines.tokenizers import open_tokenizer
 from edge_spec.errors import Closed, SettingsError
 from edge_spec.memory import Footprint

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import Case
 from random_choices import RandomChoices
+from table_model import TableModel
 
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.settings import context_parameters
-from edge_spec.engines.table import TableModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser

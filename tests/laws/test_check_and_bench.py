@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from letters import LetterTokenizer
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel
 from edge_spec.cli import main
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.evaluation.bench import bench
 from edge_spec.evaluation.check import Comparison, RandomLimits, Unchecked, check
 from edge_spec.speculation.drafters import Drafter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from letters import LetterTokenizer
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.evaluation.curves import CostOfRows, cost_curves, costs_by_role, n_decodes
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter

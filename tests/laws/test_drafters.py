@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from table_model import TableModel, random_table
 
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters import Drafter

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from speculator_replies import request_of
+from table_model import TableModel, random_table
 
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import BackendError
 from edge_spec.generation.driver import Driver
 from edge_spec.generation.reply import Reply
@@ -20,7 +20,7 @@ from edge_spec.speculation.target import Target
 
 N_TEXTS, N_TOKENS = 4, 12
 _TABLE = random_table(6, order=2, seed=5)
-_FOLDERS = ("/edge_spec/generation/", "/edge_spec/speculation/", "/edge_spec/engines/")
+_FOLDERS = ("/edge_spec/generation/", "/edge_spec/speculation/", "/edge_spec/engines/", "/support/table_model")
 
 
 class Struck(Exception):

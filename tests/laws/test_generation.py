@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speculator_replies import reply_of
+from table_model import TableModel, random_table
 
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.text_stream import TextStream

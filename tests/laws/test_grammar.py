@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speculator_replies import reply_of
+from table_model import TableModel, random_table
 
 import edge_spec
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import GrammarDeadEnd, SettingsError, StateError
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.sampling import Sampler, SamplerSettings

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from letters import LetterTokenizer
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.evaluation.bench import bench, speed_of
 from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.speculation.drafters.plain import NoDrafter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import perf_counter
 
 import pytest
+from table_model import TableModel, random_table
 
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters import Drafter

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from letters import LetterTokenizer
 from plot_bench import speed_up_of_chains
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel
 from edge_spec.controller.paying import Gain, needed_chance
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.evaluation.bench import bench
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_model import TableModel, TablePath, random_table
 
-from edge_spec.engines.table import TableModel, TablePath, random_table
 from edge_spec.errors import Cancelled, Closed, ContextFull, PoolFull
 from edge_spec.speculation.pool import TILE, PooledModel
 from edge_spec.speculation.tree import Tree

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from chat_world import chat_model, chat_table
 from letters import LetterTokenizer
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import SettingsError
 from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.speculation.drafters.model import ModelDrafter

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from letters import LetterTokenizer
 from record_drafts import record
+from table_model import TableModel, random_table
 
 from edge_spec import Mode, TextModel
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter

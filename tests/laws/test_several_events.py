@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from letters import LetterTokenizer
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.events import TokenEvent
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_choices import RandomChoices
 from speculator_replies import request_of
+from table_model import TableModel, TablePool, random_table
 
-from edge_spec.engines.table import TableModel, TablePool, random_table
 from edge_spec.errors import BackendError, Closed, GrammarDeadEnd, PromptTooLong
 from edge_spec.generation.driver import Driver
 from edge_spec.generation.replies import Asked, Replies

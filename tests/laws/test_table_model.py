@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from table_model import TableModel, random_table
 
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree

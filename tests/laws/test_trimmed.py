@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import Case
+from table_model import TableModel, random_table
 
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters import Drafter

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from letters import LetterTokenizer
+from table_model import TableModel, random_table
 
 from edge_spec import TextModel
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from letter_vocabulary import LETTERS, LetterGrammar, Letters
 from random_choices import RandomChoices, RandomLimits
 from speculator_replies import reply_of
+from table_model import TableModel, random_table
 
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.generation.reply import Reply
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters import Drafter

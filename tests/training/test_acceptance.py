@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from letters import LetterTokenizer
 from speculator_replies import reply_of
+from table_model import TableModel, random_table
 
-from edge_spec import SamplerSettings, TableModel, random_table
+from edge_spec import SamplerSettings
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.trimmed_model import TrimmedModel

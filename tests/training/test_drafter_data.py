@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from table_model import TableModel, random_table
 
-from edge_spec.engines.table import TableModel, random_table
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.sampling import SamplerSettings
 from edge_spec.training.acceptance import write

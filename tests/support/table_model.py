@@ -1,4 +1,4 @@
-"""A language model whose distributions are in a table: for tests, and for people who embed the package."""
+"""A language model whose distributions are in a table, which it computes from exactly: no file, no library."""
 
 from __future__ import annotations
 
