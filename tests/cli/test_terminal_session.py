@@ -69,7 +69,7 @@ def test_a_chat_as_a_person_sees_it(open_chat: Open, home: Path) -> None:
     assert len(re.findall(r"\d+(?:\.\d+)?M\b", greeting)) == 1
     answer = chat.say("Tell me a story about a dog.")
     assert len(answer.split()) > 10
-    assert "tokens/s" in chat.text and "/512 tokens" in chat.text
+    chat.wait(lambda text: "tokens/s" in text and "/512 tokens" in text)
     assert "tokens/s" not in answer
     assert "per round" in chat.say("/stats")
     assert chat.say("/set temperature 0") == "temperature 0.0"
