@@ -50,7 +50,9 @@ class Striking:
 
     def __enter__(self) -> None:
         self._before = sys.gettrace()
-        sys.settrace(self._trace)
+        # Following lines takes most of the time, and it strikes once.
+        if not self._line or self.n_lines < self._line:
+            sys.settrace(self._trace)
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
