@@ -231,7 +231,7 @@ def _said(speed: Speed) -> str:
 
 
 def _print_limit(speed: Speed) -> None:
-    """How far a mode is from what its drafts could bring, and what takes the time."""
+    """Print how far a mode is from what its drafts could bring, and what takes the time."""
     if speed.drafter:
         echo(
             f"  {speed.mean_length:.2f} tokens/round: {speed.share_of_limit:.0%} of what that would bring if drafts "

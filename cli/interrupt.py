@@ -86,7 +86,7 @@ def leaves_in_order() -> Iterator[None]:
 
 
 def raise_interrupt() -> None:
-    """A listener for ``hears_interrupts`` that ends what runs, as Python does by itself."""
+    """End what runs, as Python does by itself: a listener for ``hears_interrupts``."""
     raise KeyboardInterrupt
 
 

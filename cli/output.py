@@ -35,7 +35,7 @@ __all__ = [
 
 
 def print_json(record: Any) -> None:
-    """One JSON value on one line."""
+    """Print a JSON value on one line."""
     try:
         is_unicode = codecs.lookup(sys.stdout.encoding).name.startswith("utf")
     except (LookupError, TypeError, AttributeError):
@@ -44,7 +44,7 @@ def print_json(record: Any) -> None:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Container[int] = ()) -> None:
-    """Columns as wide as their widest cell; nothing is wrapped or cut, on a terminal or in a pipe.
+    """Print columns as wide as their widest cell; nothing is wrapped or cut, on a terminal or in a pipe.
 
     Args:
         titles: of the columns.
@@ -62,7 +62,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
 
 
 def print_notes(notes: tuple[str, ...], *, about: str = "") -> None:
-    """What a loaded model has to say, on standard error."""
+    """Print what a loaded model has to say, on standard error."""
     for note in notes:
         echo(f"edge-spec: note: {one_line(about + in_options(note))}", err=True)
 
@@ -74,7 +74,7 @@ def what_drafts(model: ChatModel) -> str:
 
 
 def print_summary(model: TextModel, reply: Reply) -> None:
-    """Tokens, speed, drafts, and what is needed to have the same text again, on standard error."""
+    """Print tokens, speed, drafts, and what is needed to have the same text again, on standard error."""
     statistics = reply.statistics
     if sys.stdout.isatty():
         # The text stands just above.
@@ -109,7 +109,7 @@ def decision_lines(decision: Decision) -> list[str]:
 
 
 def print_summary_of_several(model: TextModel, replies: Replies, seconds: float) -> None:
-    """The same of several answers that took so many seconds, their prompt included."""
+    """Print the same of several answers, which took so many seconds with their prompt."""
     n_tokens = sum(len(answer.token_ids) for answer in replies.answers)
     echo(
         f"edge-spec: {len(replies)} answers, {n_tokens} tokens in {seconds:.1f} s, {n_tokens / seconds:.1f} tokens/s; "

@@ -156,18 +156,18 @@ class Patience:
         self._down_s = self._up_s = float("-inf")
 
     def may_step_down(self) -> bool:
-        """Called when memory is scarce; whether to free some now."""
+        """Note that memory is scarce; return whether to free some now."""
         self._plenty_since_s = None
         return self._clock() - self._down_s >= self._settle_s
 
     def stepped_down(self) -> None:
-        """Called when some was freed."""
+        """Note that some was freed."""
         self._down_s = self._clock()
         soon = self._down_s - self._up_s < self._patience_s
         self._patience_s = min(2 * self._patience_s, _LONGEST_S) if soon else self._first_patience_s
 
     def may_step_up(self, has_room: bool) -> bool:
-        """Told whether memory has room for a step up; whether to take it now."""
+        """Note whether memory has room for a step up; return whether to take it now."""
         now = self._clock()
         if not has_room:
             self._plenty_since_s = None
@@ -177,7 +177,7 @@ class Patience:
         return now - self._plenty_since_s >= self._patience_s
 
     def stepped_up(self, *, worked: bool) -> None:
-        """Called when a step up was tried."""
+        """Note that a step up was tried."""
         self._plenty_since_s, self._up_s = None, self._clock()
         if not worked:
             self._patience_s = min(2 * self._patience_s, _LONGEST_S)

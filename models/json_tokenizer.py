@@ -49,7 +49,7 @@ def _n_buckets(n: int) -> int:
 
 
 def loading_peak_bytes(size: TokenizerSize) -> int:
-    """The most that a tokenizer takes while it is loaded: the library keeps the parsed file until it has built its own.
+    """Return the most that a tokenizer takes while it is loaded: the library keeps the parsed file until it is built.
 
     Fitted to the same files: most within 10 %, each within 20 % or 4 MiB.
     """

@@ -137,7 +137,7 @@ class _Table:
         return self._array.decode() if self._array is not None else ()
 
     def differing(self, other: _Table, n: int) -> list[int]:
-        """Of the first ``n`` ids those whose texts differ."""
+        """Return those of the first ``n`` ids whose texts differ."""
         shorter, longer = sorted((self._raw, other._raw), key=len)
         if shorter and longer.startswith(shorter):
             return []

@@ -55,12 +55,12 @@ class Autosave:
         self._seen = stamp_of(path)
 
     def continue_in(self, path: Path, session: ChatSession) -> None:
-        """The conversation comes out of this file, and is saved there from now on."""
+        """Save a conversation that comes out of this file there from now on."""
         self._take(path, session)
         self._seen = stamp_of(path)
 
     def start_new(self, session: ChatSession) -> Path | None:
-        """Another conversation begins, and must not replace the one before.
+        """Begin another conversation, which must not replace the one before.
 
         Returns:
             Where the one before is now, if it had to make room.

@@ -8,7 +8,7 @@ from edge_spec.cli.output import decision_lines, what_drafts
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import format_size, probe, usage
 
-__all__ = ["choice_lines", "counted", "held_bytes", "memory_lines", "statistics_lines", "status_line"]
+__all__ = ["choice_lines", "counted", "memory_lines", "statistics_lines", "status_line"]
 
 _WIDEST_BAR = 30
 
@@ -19,13 +19,14 @@ def counted(n: int, what: str) -> str:
 
 
 def status_line(model: ChatModel, reply: Reply | None, n_used: int) -> str:
-    """Speed, mean accepted length, mode, context and memory; the most important comes first."""
+    """Return speed, mean accepted length, mode, context and memory, the most important first."""
     speed = []
     if reply is not None and reply.statistics.rounds:
         speed = [f"{reply.statistics.tokens_per_s:.1f} tokens/s", f"{reply.statistics.mean_length:.2f} tokens/round"]
     elif reply is not None and 0 < reply.prompt_progress[0] < reply.prompt_progress[1]:
         speed = ["reading, {:,} of {:,} tokens".format(*reply.prompt_progress)]
-    return " · ".join([*speed, model.mode, f"{n_used}/{model.n_ctx} tokens", f"{held_bytes() / (1 << 20):,.0f} MiB"])
+    held_mib = usage().resident_bytes / (1 << 20)
+    return " · ".join([*speed, model.mode, f"{n_used}/{model.n_ctx} tokens", f"{held_mib:,.0f} MiB"])
 
 
 def statistics_lines(session: ChatSession, reply: Reply | None) -> list[str]:
@@ -70,7 +71,7 @@ def _rows(rows: dict[str, str]) -> list[str]:
 
 
 def choice_lines(model: ChatModel) -> list[str]:
-    """The output of ``/why``: what ``auto`` chose for the last answer, and what a round of each choice does here."""
+    """Return the output of ``/why``: what ``auto`` chose for the last answer, and what its rounds do here."""
     if not model.choices:
         return [f"speculation {model.mode} does not choose; --speculation auto does"]
     rows = {}
@@ -83,11 +84,6 @@ def choice_lines(model: ChatModel) -> list[str]:
             each = "not tried yet"
         rows["plain" if name == "off" else name] = f"{rounds}; a round takes {each}" if choice.round_s else each
     return [*_rows(rows), *(decision_lines(model.decision) if model.decision is not None else ())]
-
-
-def held_bytes() -> int:
-    """Resident memory of this process."""
-    return usage().resident_bytes
 
 
 def memory_lines(model: ChatModel) -> list[str]:

@@ -121,7 +121,7 @@ def _keys() -> KeyBindings:
 
 
 def _fitting(status: str, columns: int) -> str:
-    """As many parts of the status line as fit the terminal."""
+    """Return as many parts of the status line as fit the terminal."""
     parts = status.split(" · ")
     while len(parts) > 1 and len(" · ".join(parts)) >= columns:
         parts.pop()

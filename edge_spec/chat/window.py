@@ -59,7 +59,7 @@ class Window:
         return self._start_for(n_tokens, n_ctx, whole=None)
 
     def _start_for(self, n_tokens: int, n_ctx: int, *, whole: int | None) -> int:
-        """The first boundary that leaves half of the room free, or else ``whole``, or a place inside a message."""
+        """Return the first boundary that leaves half of the room free, else ``whole`` or a place inside a message."""
         first = n_tokens - (n_ctx - self.head) // 2
         place = bisect_left(self.boundaries, max(first, self.start + 1))
         if place < len(self.boundaries):

@@ -21,7 +21,7 @@ ReadFile = Callable[[Path], ModelFile]
 def own_drafter(
     family: Family, target: ModelFile, engine: str, read_file: ReadFile = inspect
 ) -> tuple[Path | None, str]:
-    """The drafter of a model where none is named: the chosen one, the one made on this computer, or its family's.
+    """Return the drafter of a model where none is named: the chosen one, the one made here, or its family's.
 
     A head is passed over where its target does not give hidden states, and that of a family whose target is another
     file than the one that taught it.

@@ -82,7 +82,7 @@ class Estimator(ABC):
 
     @abstractmethod
     def _footprint(self, file: ModelFile, settings: ModelSettings, *, rough: bool) -> Footprint:
-        """Of weights, cache and buffers; what it opens for that goes to ``self._open``."""
+        """Return what weights, cache and buffers take; what it opens for that goes to ``self._open``."""
 
     def __enter__(self) -> Self:
         return self
@@ -294,7 +294,7 @@ class Engine(ABC):
         return (most,)
 
     def gives_hidden_rows(self, file: ModelFile) -> bool:
-        """Whether models that it runs give what goes into their layers, see ``Opener.hidden_rows``: heads need that."""
+        """Return whether its models give what goes into their layers, see ``Opener.hidden_rows``: heads need that."""
         return False
 
     def why_not_drafter(self, file: ModelFile, target: ModelFile) -> str | None:

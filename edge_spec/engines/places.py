@@ -29,15 +29,15 @@ class Places:
     copies: dict[int, Any] = field(default_factory=dict)
 
     def computed(self, end: int, n_rows: int) -> None:
-        """A decode of ``n_rows`` has brought the state to ``end`` tokens; there is none of before its first row."""
+        """Note that ``n_rows`` rows have brought the state to ``end`` tokens; no state before the first one is left."""
         self.end, self.n_back = end, min(self.n_snapshots, n_rows - 1)
 
     def moved(self, n: int) -> None:
-        """The newest state is that of ``n`` tokens, and its snapshots are used up."""
+        """Note that the newest state is that of ``n`` tokens, and that its snapshots are used up."""
         self.end, self.n_back = n, 0
 
     def damaged(self) -> None:
-        """The newest state and its snapshots cannot be used."""
+        """Note that the newest state and its snapshots cannot be used."""
         self.end, self.n_back = None, 0
 
     def is_near(self, n: int) -> bool:

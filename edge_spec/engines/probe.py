@@ -255,7 +255,7 @@ def _digest(values: bytes | memoryview) -> bytes:
 def _everywhere(
     model: Probed, text: Sequence[int], start: int, run: tuple[int, ...], rows: Sequence[bytes]
 ) -> tuple[int, ...]:
-    """The widths of a run, from its beginning, whose widest gives the same rows from wherever a decode begins."""
+    """Return the widths of a run, from its beginning, whose widest gives the same rows wherever a decode begins."""
     while len(run) > 1 and not _holds_everywhere(model, text, start, run[-1], rows):
         run = run[:-1]
     return run
@@ -311,7 +311,7 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
 
 
 def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
-    """Whether a text leaves the same cells read at once, in chunks of other lengths, and in decodes of all widths.
+    """Return whether a text leaves the same cells read at once, in other chunks, and in decodes of all widths.
 
     Rows after it show it: each of them depends on all cells.
     """
@@ -340,7 +340,7 @@ def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
 
 
 def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
-    """Whether two branches in one decode give the rows of two sequences: the same bits if exactness is wanted."""
+    """Return whether two branches in a decode give the rows of two sequences: the same bits if that is wanted."""
     n = min(4, model.capabilities.max_rows)
     if n < 3:
         return False

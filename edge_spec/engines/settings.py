@@ -80,7 +80,7 @@ class ModelSettings:
         return n, self.n_threads_batch or n
 
     def for_drafter(self, file: ModelFile, *, trees: bool) -> Self:
-        """The settings of a smaller model that drafts for one with these settings: the same context, fewer threads.
+        """Return the settings of a smaller model that drafts for one with these: the same context, fewer threads.
 
         A head has as many as its target. What the target reads in every round pushes its weights out of the processor's
         caches, and two cores bring them back sooner than one.

@@ -143,5 +143,5 @@ def _widths(followed: Follower) -> list[int]:
 
 
 def _with_room(model: TextModel, depth: int) -> dict[str, Follower]:
-    """The models whose contexts have room for rows at a depth, the target first: a head reads what it computes."""
+    """Return the models with room for rows at a depth, the target first: a head reads what it computes."""
     return {name: followed for name, followed in model.followed.items() if depth + max(_WIDTHS) <= followed.model.n_ctx}

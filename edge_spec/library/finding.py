@@ -71,7 +71,7 @@ def find(asked: Wanted, hub: Hub, name: str = "") -> Pull:
 
 
 def _addresses(address: str) -> list[str]:
-    """Of all files of a model, which are named as those in a folder are.
+    """Return the addresses of all files of a model, which are named as those in a folder are.
 
     Raises:
         ModelNotFound: it would have too many.

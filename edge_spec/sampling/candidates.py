@@ -146,7 +146,7 @@ def _best(row: Row, settings: SamplerSettings, *, in_order: bool) -> Candidates:
 
 
 def _among_the_best(row: Row, settings: SamplerSettings, node: Node) -> Candidates | None:
-    """What top-k, top-p and min-p leave of the tokens that a grammar allows; None if too many would have to be asked.
+    """Return what top-k, top-p and min-p leave of what a grammar allows; None if too many would have to be asked.
 
     The grammar is asked about the best tokens, and about more of them while the others may decide which are left:
     these others weigh at least nothing, and at most as if all were as good as the last one that was looked at.

@@ -46,7 +46,7 @@ def weights(x: Logits) -> Logits:
 
 
 def n_likely(x: Logits, settings: SamplerSettings, *, bound: float = -math.inf, rest: float = 0.0) -> int:
-    """How many of the best candidates top-p and then min-p keep; one more than there are if all, and maybe others too.
+    """Return how many of the best candidates top-p and min-p keep: one more than there are if all, and maybe others.
 
     Args:
         bound: no other candidate has a higher logit; -inf if there are no others.

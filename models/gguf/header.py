@@ -193,7 +193,7 @@ def _value(cursor: Cursor, key: str) -> Value:
 
 
 def _tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[tuple[TensorInfo, ...], int]:
-    """All tensors, and where their data begin."""
+    """Return all tensors, and where their data begin."""
     path = cursor.path
     tensors: dict[str, tuple[tuple[int, ...], TensorType, int]] = {}
     expected = 0

@@ -142,6 +142,6 @@ class Branches:
 
 
 def in_plain_order(path: Sequence[int]) -> Sequence[int]:
-    """The part of a path, from its beginning, whose nodes lie where plain decoding puts them: node i in place i."""
+    """Return the beginning of a path whose nodes lie where plain decoding puts them: node i in place i."""
     n = next((place for place, node in enumerate(path) if node != place), len(path))
     return path[:n]
