@@ -97,7 +97,8 @@ def decision_lines(decision: Decision) -> list[str]:
     step = f"; a level {1e3 * decision.step_s:.4f}" if decision.step_s is not None else ""
     rows = {
         "last draft": f"{decision.drafter}, {decision.n_verified} of {len(decision.chances)} tokens verified"
-        + (", as a trial" if decision.is_trial else ""),
+        + (", as a trial" if decision.is_trial else "")
+        + (f", for {decision.n_texts} texts" if decision.n_texts > 1 else ""),
         "R": f"{decision.rate:.2f} tokens/s",
         "c, ms": " ".join(f"{1e3 * seconds:.4f}" for seconds in decision.decodes_s[: most + 1]),
         "o, ms": f"{1e3 * decision.round_s:.4f}, and {1e3 * decision.token_s:.4f} for a further token",

@@ -11,9 +11,12 @@ import pytest
 from simulated_device import Choosing, World, first_estimates, flat, informed_chooser, kinked, linear
 
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.chooser.candidate import Candidate
+from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
+from edge_spec.speculation.tree import EMPTY, Tree
 
 
 def test_the_limit_is_never_more_than_the_most() -> None:
@@ -127,6 +130,42 @@ def test_choices_are_counted_and_explained() -> None:
     assert ones.tokens_per_round > 3
     chooser.begin(Text(), Sampler(SamplerSettings(), ()))
     assert chooser.choices["ones"].rounds == 0
+
+
+class _Told(Drafter):
+    """Drafts what it is told to."""
+
+    name = "told"
+    told: Tree = EMPTY
+
+    def draft(self, limit: int) -> Tree:
+        return self.told
+
+
+def test_a_printed_decision_is_of_one_round() -> None:
+    """A table that is asked in vain afterwards changes nothing of what was decided before."""
+    table = _Told()
+    chooser = Chooser([table], seconds={1: 10e-3, 2: 16e-3, 3: 16.1e-3, 4: 16.2e-3, 10: 17e-3})
+    chooser.begin(Text([1, 2]), Sampler(SamplerSettings(), ()))
+
+    def write(draft: Tree) -> int:
+        table.told = draft
+        drafted = chooser.draft(9)
+        n = len(drafted)
+        seconds = 16e-3 if n else 10e-3
+        chooser.learn(Round((*drafted.tokens, 9), n, drafted.counts_by_depth(), 1 + n, 1e-5, seconds, 1e-4))
+        return n
+
+    good, poor = Tree.sequence((5, 6, 7), (0.95, 0.9, 0.85)), Tree.sequence((5,), (0.45,))
+    for _ in range(60):
+        write(good)
+    # Now and then a plain round is measured.
+    assert 3 in (write(good), write(good))
+    decided = chooser.decision
+    assert decided is not None and decided.n_verified == len(decided.chances) == 3
+    assert max(range(4), key=decided.gain) == 3
+    assert [write(poor) for _ in range(3)] == [0, 0, 0]
+    assert chooser.decision == decided
 
 
 @pytest.mark.parametrize("order", [(1, 8), (8, 1)])

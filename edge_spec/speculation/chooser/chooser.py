@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import ceil
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.chooser.candidate import Candidate
@@ -65,6 +65,19 @@ _ENOUGH_TO_KEEP = 32
 
 _AS_MANY_ROUNDS = 1024
 """Rounds that the speed-up of earlier runs counts for at most."""
+
+
+class _Decided(NamedTuple):
+    """What ``Decision`` tells, as it was when it was decided."""
+
+    name: str
+    chances: Sequence[float]
+    n_verified: int
+    is_trial: bool
+    prices: Snapshot
+    drafting_s: float
+    step_s: float | None
+    n_texts: int
 
 
 class Chooser(Drafter):
@@ -134,9 +147,8 @@ class Chooser(Drafter):
         self._used: Candidate | None = None
         self._tried: dict[Candidate, float] = {}
         self._read: dict[Candidate, float] = {}
-        # The last decision for a draft: whose, how much of it, whether as a trial, and at which prices.
-        self._decided: tuple[Candidate, int, bool, Snapshot] | None = None
-        self._drafting_s = 0.0
+        # The last decision for a draft, with all that it follows from.
+        self._decided: _Decided | None = None
         # What deciding took besides.
         self._choosing_s = 0.0
         self._last_name = self.name
@@ -183,6 +195,8 @@ class Chooser(Drafter):
         drafts = company._drafts(limits, most)
         for chooser in choosers:
             chooser._last_name = company.last_name
+            if company._used is not None:
+                chooser._decided = company._decided
         return drafts
 
     def _drafts(self, limits: Sequence[int], most: int) -> Sequence[Tree]:
@@ -232,8 +246,16 @@ class Chooser(Drafter):
         self._choosing_s = self._clock() - began - sum(ask_s for _, ask_s in self._asked) - sum(self._read.values())
         if best is not None:
             self._last_name = best.drafter.last_name
-            self._decided = best, sum(map(len, verified)), best in self._tried, prices.snapshot()
-            self._drafting_s = next(ask_s for candidate, ask_s in self._asked if candidate is best)
+            self._decided = _Decided(
+                best.name,
+                best.chances,
+                sum(map(len, verified)),
+                best in self._tried,
+                prices.snapshot(),
+                next(ask_s for candidate, ask_s in self._asked if candidate is best),
+                self._step_s(best) if best.has_model else None,
+                self.n_texts,
+            )
         return verified
 
     def _rest_after(self, seconds: float) -> int:
@@ -393,12 +415,21 @@ class Chooser(Drafter):
     def learn_all(self, drafters: Sequence[Drafter], rounds: Sequence[Round]) -> Sequence[Exception | None]:
         if len(drafters) == 1:
             return super().learn_all(drafters, rounds)
-        if self._deciding is not None:
-            self._deciding._learn(rounds)
+        company, used = self._deciding, None
+        if company is not None:
+            used = company._used.name if company._used is not None else None
+            company._learn(rounds)
         for chooser, done in zip(drafters, rounds, strict=True):
             if isinstance(chooser, Chooser):
                 chooser._n_written += len(done.tokens)
+                chooser._count_round(used)
         return [None] * len(drafters)
+
+    def _count_round(self, used: str | None) -> None:
+        """Count a round in company for ``choices``: of the drafter of that name, or a plain one."""
+        self._n_plain += used is None
+        for candidate in self.candidates:
+            candidate.n_chosen += candidate.name == used
 
     def _company(self, choosers: Sequence[Chooser], most: int) -> Chooser:
         """Return what decides for several texts, of which each has a chooser, with their drafters."""
@@ -574,17 +605,19 @@ class Chooser(Drafter):
     def decision(self) -> Decision | None:
         if self._decided is None:
             return None
-        candidate, n_verified, is_trial, (costs, round_s, token_s, rate) = self._decided
+        decided = self._decided
+        costs, round_s, token_s, rate = decided.prices
         return Decision(
-            drafter=candidate.name,
-            chances=tuple(candidate.chances[: self.most]),
-            n_verified=n_verified,
-            is_trial=is_trial,
+            drafter=decided.name,
+            n_texts=decided.n_texts,
+            chances=tuple(decided.chances[: len(costs) - 1]),
+            n_verified=decided.n_verified,
+            is_trial=decided.is_trial,
             decodes_s=tuple(costs),
             round_s=round_s,
             token_s=token_s,
-            drafting_s=self._drafting_s,
-            step_s=self._step_s(candidate) if candidate.has_model else None,
+            drafting_s=decided.drafting_s,
+            step_s=decided.step_s,
             rate=rate,
         )
 

@@ -45,10 +45,11 @@ class Decision:
 
     Attributes:
         drafter: who drafted.
+        n_texts: texts that shared the decode, each with a row of its own.
         chances: of its nodes that they are accepted, each with all above it; the largest first.
         n_verified: how many of them were verified.
         is_trial: whether the drafter was only tried: then one is verified at least.
-        decodes_s: seconds of decodes of 1, 2, 3 and more rows, c(n).
+        decodes_s: seconds of decodes without drafted rows, c(1) of a single text, and with 1, 2 and more of them.
         round_s, token_s: seconds of a round outside of drafting and decoding, o, and how much more every further token
             of it takes.
         drafting_s: seconds that this draft took.
@@ -57,6 +58,7 @@ class Decision:
     """
 
     drafter: str
+    n_texts: int
     chances: tuple[float, ...]
     n_verified: int
     is_trial: bool
@@ -68,10 +70,10 @@ class Decision:
     rate: float
 
     def gain(self, n: int) -> float:
-        """Return what a round gains in which the best ``n`` nodes are verified; for 0, a round without this draft."""
+        """Return what a round gains in which the best ``n`` nodes are verified, now that they are drafted."""
         further = sum(self.chances[:n])
-        own_s = self.round_s + further * self.token_s + (self.drafting_s if n else 0.0)
-        return 1 + further - self.rate * (self.decodes_s[n] + own_s)
+        own_s = self.round_s + further * self.token_s + self.drafting_s
+        return self.n_texts + further - self.rate * (self.decodes_s[n] + own_s)
 
 
 class Drafter:
