@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_spec.chat.window import Window
 from edge_spec.errors import BAD_RECORD, PromptError, SettingsError, StateError
-from edge_spec.generation.text_stream import answer_of, thought_of
+from edge_spec.generation.thoughts import answer_of, is_in_channels, thought_of
 
 __all__ = ["Conversation", "Message", "Turn"]
 
@@ -62,6 +62,9 @@ class Message:
 
     def for_template(self) -> dict[str, Any]:
         """Return what a chat template gets. What becomes of thoughts is up to the template."""
+        if self.role == "assistant" and is_in_channels(self.content):
+            # The template of gpt-oss refuses its own marks.
+            return {"role": self.role, "content": self.answer, "thinking": self.thought}
         return {"role": self.role, "content": self.content}
 
     def to_json(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.reader import AwaitedPieces, Reader
-from edge_spec.generation.text_stream import Thinking
+from edge_spec.generation.thoughts import Thinking
 
 __all__ = ["ReadableReply", "TokenEvents"]
 

@@ -13,6 +13,7 @@ from edge_spec.errors import Closed, PromptError, UnsupportedModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.llama_cpp.special_tokens import SpecialTokens
 from edge_spec.memory.usage import trim_heap
+from edge_spec.tokens.shown import shown_bytes
 from edge_spec.tokens.tokenizer import TokenBytes
 
 __all__ = ["LlamaWeights", "vocabulary_bytes"]
@@ -215,8 +216,8 @@ class LlamaWeights:
         )
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes a token stands for; nothing for control tokens."""
-        return self.token_cache.of(token, self._read_bytes)
+        """Return the bytes a token stands for; nothing for control tokens that readers do not see."""
+        return self.token_cache.of(token, lambda token: self._read_bytes(token) or shown_bytes(self, token))
 
     def name(self, token: int) -> str:
         """Return the text of a token, control tokens included; empty for -1, which stands for none."""

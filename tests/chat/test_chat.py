@@ -13,7 +13,7 @@ from edge_spec import TextModel
 from edge_spec.chat import Message
 from edge_spec.chat.saving import to_json, to_markdown
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
-from edge_spec.generation.text_stream import Thinking
+from edge_spec.generation.thoughts import Thinking
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])

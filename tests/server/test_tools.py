@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.call_grammar import after_thought, calls_grammar
-from edge_spec.server.call_syntax import HERMES, LLAMA, CallSyntax, in_plain_text, one_call_each, syntax_of
+from edge_spec.server.call_messages import in_plain_text, one_call_each
+from edge_spec.server.call_syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
 from edge_spec.server.chat_prompts import declared
 from edge_spec.server.fields import FunctionFields, MessageFields
 from edge_spec.server.messages import template_messages
@@ -221,9 +222,9 @@ def test_templates_show_how_calls_are_written() -> None:
     assert syntax_of("{{ messages }}") is None
     assert syntax_of('{% if tools %}<tool_call>{"name": {% endif %}') is HERMES
     assert syntax_of(r"{% if tools %}{{ '<tool_call>\n{\"name\": ' }}{% endif %}") is HERMES
-    assert syntax_of('{% if tools %}{"name": }<tool_call><function=a>{% endif %}') is None
+    assert syntax_of('{% if tools %}{"name": }<tool_call><function=a>{% endif %}') is FORMS[2]
     assert syntax_of('{% if tools %}{"name": , "parameters": } ipython {% endif %}') is LLAMA
-    assert syntax_of("{% for tool in tools %}<|tool_call>call:{% endfor %}") is None
+    assert syntax_of("{% for tool in tools %}<|tool_call>call:{% endfor %}") is FORMS[1]
 
 
 def test_calls_of_one_message_become_one_message_each() -> None:
