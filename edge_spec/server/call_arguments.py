@@ -320,8 +320,8 @@ JSON, PYTHON, BARE, TAGGED = _Json(), _Python(), _Bare(), _Tagged()
 def _word(text: PieceReader[Any]) -> Waiting[str]:
     """Read a name, a number, or what stands for true, false and null; returns it in JSON."""
     while True:
-        word = re.match(r"[^\s,:=(){}\[\]]*", text.held)
-        word, rest = (word[0], text.held[word.end() :].lstrip()) if word else ("", "")
+        word = re.split(r"[\s,:=(){}\[\]]", text.held, maxsplit=1)[0]
+        rest = text.held[len(word) :].lstrip()
         if rest:
             break
         if text.has_ended:

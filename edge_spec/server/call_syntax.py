@@ -58,8 +58,8 @@ class CallSyntax:
 
 
 HERMES = CallSyntax(
-    # The beginning of a call, as templates quote it.
-    shown_by=("<tool_call>", r"\{\\*[\"']name\\*[\"']"),
+    # The beginning of a call, as templates quote it; others write lists of calls.
+    shown_by=("<tool_call>", r"\{\\*[\"']name\\*[\"']", r"(?s)\A(?!.*<tool_calls>)"),
     mark="<tool_call>",
     opening='<tool_call>\n{"name": "',
     middle='", "arguments": ',
@@ -116,7 +116,7 @@ FORMS = (
         joined=", ",
     ),
     CallSyntax(  # Ministral 3
-        shown_by=(r"\[TOOL_CALLS\]", r"\[ARGS\]"),
+        shown_by=(r"\[TOOL_CALLS\]", r"\[ARGS\]", r"(?s)\A(?!.*\[CALL_ID\])"),
         mark="[TOOL_CALLS]",
         opening="[TOOL_CALLS]",
         middle="[ARGS]",
