@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from edge_spec.tokens.tokenizer import Tokenizer
 
-__all__ = ["SHOWN", "shown_bytes"]
+__all__ = ["CHANNELS", "SHOWN", "shown_bytes"]
+
+CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
+"""gpt-oss writes its messages with them."""
 
 SHOWN = frozenset(
     (
         *("<think>", "</think>", "[THINK]", "[/THINK]", "<|channel>", "<channel|>"),
         *("<tool_call>", "</tool_call>", "<|tool_call_start|>", "<|tool_call_end|>", "[TOOL_CALLS]", "[ARGS]"),
         *("<|tool_call>", "<tool_call|>", '<|"|>'),
-        *("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"),
+        *CHANNELS,
     )
 )
 """Vocabularies list them as text or as control tokens, whichever was easier for who made them. Here their names are

@@ -16,6 +16,7 @@ from edge_spec.model import TextModel
 from edge_spec.server.chat_prompts import chat_prompt
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
+from edge_spec.tokens.shown import CHANNELS
 
 SCHEMA = {
     "type": "object",
@@ -96,6 +97,7 @@ def test_marks_that_a_message_names_are_text_and_those_of_calls_are_tokens(model
     prompts = model.prompts
     first = model.n_vocab - len(MARKS)
     named = [mark for mark in MARKS if mark in ("<|tool_call_start|>", "<|tool_call>", "[TOOL_CALLS]", "<think>")]
+    named += CHANNELS
     assert all(prompts.is_control(first + MARKS.index(mark)) for mark in named)
     assert all(prompts.spelling(first + MARKS.index(mark)) == mark.encode() for mark in named)
 
@@ -115,7 +117,7 @@ def test_marks_that_a_message_names_are_text_and_those_of_calls_are_tokens(model
     )
     with_calls = counted([QUESTION, calls, result])
     assert not mark or with_calls[mark] == plain[mark] + 1
-    others = [name for name in named if name not in (mark, "<think>")]
+    others = [name for name in named if name not in (mark, "<think>", *CHANNELS)]
     assert [with_calls[name] for name in others] == [plain[name] for name in others]
 
 
