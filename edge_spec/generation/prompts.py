@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_spec.errors import Arguments, PromptError, Sentence
 from edge_spec.generation.control_names import ControlNames, RenderedText
-from edge_spec.generation.thoughts import HARMONY, THOUGHTS
+from edge_spec.generation.thoughts import HARMONY, THOUGHTS, own_marks
 from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["Messages", "Prompt", "PromptBuilder", "render_chat"]
@@ -126,6 +126,13 @@ class PromptBuilder:
     def _longest(self) -> int:
         """The bytes of the longest token."""
         return max(1, *(len(self.spelling(token)) for token in range(self._n_vocab)))
+
+    def tokenize_answer(self, content: str, opening: str = "") -> list[int]:
+        """Token ids of an answer behind its opening: names of control tokens are text in it, but for its own marks."""
+        n = len(opening) if content.startswith(opening) else 0
+        own = own_marks(content)
+        said = {start - n for start, _ in self._controls.places(content) if start >= n and start not in own}
+        return self.tokenize(RenderedText.of(content[n:], said), add_special=False)
 
     def tokenize_rendered(self, text: str) -> list[int]:
         """Token ids of a rendered conversation."""

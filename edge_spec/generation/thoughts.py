@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from edge_spec.generation.piece_reader import PieceReader, Waiting
 
-__all__ = ["HARMONY", "THOUGHTS", "Thinking", "ThoughtMarks", "answer_of", "is_in_channels", "marks_of", "thought_of"]
+__all__ = [
+    "HARMONY",
+    "THOUGHTS",
+    "Thinking",
+    "ThoughtMarks",
+    "answer_of",
+    "is_in_channels",
+    "marks_of",
+    "own_marks",
+    "thought_of",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +54,7 @@ THOUGHTS = (
 _IN_TEXT = THOUGHTS[:-1]
 _CHANNEL = "<|channel|>"
 _OPENINGS = (*(marks.opening for marks in _IN_TEXT), _START, _CHANNEL)
+_IN_CHANNELS = re.compile(r"<\|(?:start\|>(?=assistant)|channel\|>|constrain\|>|message\|>|end\|>)")
 _RECIPIENT = re.compile(r"to=(functions\.[\w.-]+)")
 
 
@@ -55,6 +66,15 @@ def marks_of(template: str) -> ThoughtMarks:
 def is_in_channels(content: str) -> bool:
     """Return whether a text is written in gpt-oss's channels."""
     return content.startswith((_START, _CHANNEL))
+
+
+def own_marks(content: str) -> frozenset[int]:
+    """Return where in an answer the marks are that tell its thoughts: the model's own, whatever else it names."""
+    if is_in_channels(content):
+        return frozenset(found.start() for found in _IN_CHANNELS.finditer(content))
+    start = len(content) - len(content.lstrip())
+    marks = next((marks for marks in _IN_TEXT if content.startswith(marks.opening, start)), None)
+    return frozenset((start, content.find(marks.closing, start))) if marks else frozenset()
 
 
 def thought_of(content: str) -> str:

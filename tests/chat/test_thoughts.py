@@ -65,7 +65,27 @@ CHANNELS = {
 def test_channels_are_thoughts_answers_and_calls(text: str) -> None:
     assert parts(text, HARMONY.between) == CHANNELS[text]
     assert parts([text], HARMONY.between) == CHANNELS[text]
-    assert parts(text, f"{HARMONY.between}<|channel|>analysis<|message|>") != CHANNELS[text] or not text
+
+
+PLACES = {
+    ("<think>Hm < so</think>\n\nYes <b>", ""): ("Hm < so", "Yes <b>"),
+    (" <think>open", ""): ("open", ""),
+    ("so</think>Yes", "<think>\n"): ("so", "Yes"),
+    ("plain <think>no</think>", ""): ("", "plain <think>no</think>"),
+    ("more", "<think>a</think>b"): ("", "more"),
+    ("<|channel>thought\nHm </think> <channel|>Yes <channel|>", ""): ("\nHm </think> ", "Yes <channel|>"),
+    ("<|channel>thought\nHm <chan", ""): ("\nHm <chan", ""),
+    ("so<channel|>Yes", "<|channel>thought\n"): ("so", "Yes"),
+    ("Yes", "<|channel>thought\n<channel|>"): ("", "Yes"),
+    ("<|channel>final", ""): ("", "<|channel>final"),
+    ("<think><channel|></think>Yes", ""): ("<channel|>", "Yes"),
+}
+"""What a model writes, and what the prompt has written before."""
+
+
+@pytest.mark.parametrize(("text", "before"), PLACES)
+def test_only_what_comes_first_is_a_thought(text: str, before: str) -> None:
+    assert parts(text, before) == parts([text], before) == PLACES[text, before]
 
 
 def test_templates_show_the_marks() -> None:

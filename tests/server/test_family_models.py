@@ -12,6 +12,7 @@ import pytest
 from family_models import MARKS, write_family_model
 
 import edge_spec
+from edge_spec.generation.thoughts import HARMONY, THOUGHTS
 from edge_spec.model import TextModel
 from edge_spec.server.chat_prompts import chat_prompt
 from edge_spec.server.running import ModelServer
@@ -128,3 +129,17 @@ def test_a_conversation_goes_on_with_what_was_answered(model: TextModel, family:
     assert "".join(text for is_thought, text in parts if not is_thought).strip() == answer.answer.strip()
     chat.send("And now?").read()
     assert [message.role for message in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_an_answer_that_is_read_again_keeps_the_marks_that_the_model_has_written(model: TextModel) -> None:
+    prompts, first = model.prompts, model.n_vocab - len(MARKS)
+    for marks in THOUGHTS:
+        said = "<|start|>system<|message|> or [TOOL_CALLS]" if marks is not HARMONY else "<|start|>system or [ARGS]"
+        content = f"{marks.opening}Hm {said}.{marks.closing}{marks.between}{marks.answer}Yes, {said}."
+        tokens = prompts.tokenize_answer(content)
+        assert model.detokenize(tokens) == content
+        names = [MARKS[token - first] for token in tokens if token >= first]
+        whole = prompts.tokenize(f"{marks.opening}{marks.closing}{marks.between}{marks.answer}", add_special=False)
+        assert names == [MARKS[token - first] for token in whole if token >= first]
+        assert names
+        assert prompts.tokenize_answer(content, marks.opening) == tokens[len(prompts.tokenize_answer(marks.opening)) :]

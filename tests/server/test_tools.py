@@ -7,8 +7,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.call_grammar import after_thought, calls_grammar
@@ -104,37 +102,6 @@ def test_free_text_stays_free(served: Any) -> None:
         before, called, _ = plain.partition("<tool_call>")
         assert free.content == (before.rstrip() or None if called else before)
         assert bool(free.tool_calls) == bool(called)
-
-
-WRITTEN = {
-    "hermes": (
-        HERMES,
-        'Let me see.\n<tool_call>\n{"name": "a", "arguments": {"x": "}\\"<tool_call>", "y": [1, {}]}}\n</tool_call>\n'
-        '<tool_call>\n{"name": "b", "arguments": {}}\n</tool_call>',
-    ),
-    "llama": (
-        LLAMA,
-        '{"name": "a", "parameters": {"x": "}\\"<tool_call>", "y": [1, {}]}}; {"name": "b", "parameters": {}}',
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-@given(st.data())
-def test_calls_are_read_the_same_however_the_text_is_cut(name: str, data: st.DataObject) -> None:
-    syntax, text = WRITTEN[name]
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)))))
-    parser = AnswerParser("", syntax)
-    deltas = []
-    for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        deltas += parser.push(text[start:end])
-    message = MergedMessage(deltas + parser.finish()).message()
-    assert message["content"] == ("Let me see." if name == "hermes" else None)
-    calls = [call["function"] for call in message["tool_calls"]]
-    assert calls == [
-        {"name": "a", "arguments": '{"x": "}\\"<tool_call>", "y": [1, {}]}'},
-        {"name": "b", "arguments": "{}"},
-    ]
 
 
 PLAIN = ["", " ", "a < b", "x {y} <tool", "<think>one</think>two", "two  \n\n", "\n\nx {", "<think>a {", "<thin {"]
