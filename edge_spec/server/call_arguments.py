@@ -5,70 +5,33 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_spec.errors import SettingsError
 from edge_spec.foreign import parse_json
 from edge_spec.generation.piece_reader import PieceReader, Waiting
 from edge_spec.sampling.json_schema import ANNOTATIONS, json_expression
 from edge_spec.sampling.lark import literal
+from edge_spec.server.call_schemas import (
+    KINDS,
+    Rules,
+    Schema,
+    kinds_of,
+    properties,
+    property_of,
+    referred,
+    refused,
+    values_of,
+    with_definitions,
+)
 
-__all__ = ["BARE", "JSON", "PYTHON", "TAGGED", "Arguments", "Rules"]
+__all__ = ["BARE", "JSON", "PYTHON", "TAGGED", "Arguments"]
 
-Schema = Mapping[str, Any]
 Put = Callable[[str], object]
 """Takes the next piece of the arguments in JSON."""
 
 _SPELLED = {"true": "True", "false": "False", "null": "None"}
 _WORDS = {word: value for value, word in _SPELLED.items()}
-_KINDS: dict[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    list: "array",
-    dict: "object",
-}
-
-
-class Rules:
-    """Rules of a grammar.
-
-    Args:
-        prefix: what their names begin with.
-
-    Attributes:
-        prefix: the same.
-        text: all of them.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        self.text = ""
-        self.prefix = prefix
-        self._names: dict[str, str] = {}
-
-    def named(self, expression: str, attributes: str = "") -> str:
-        """Return the name of the rule for an expression."""
-        key = f"{attributes}: {expression}\n"
-        if key not in self._names:
-            self._names[key] = f"{self.prefix}r{len(self._names)}"
-            self.text += self._names[key] + key
-        return self._names[key]
-
-    def until(self, end: str) -> str:
-        """Return the name of the rule for a text and its end."""
-        return self.named("/(?s:.*)/", f"[suffix={literal(end)}]")
-
-    def members(self, parts: Sequence[tuple[str, bool]], comma: str) -> str:
-        """Return an expression of parts in their order; those of which it is not said may be missing."""
-        first = after = '""'
-        for part, is_required in reversed(parts):
-            name = self.named(part)
-            more = f"{literal(comma)} {name}" if comma else name
-            first = self.named(f"{name} {after}" + ("" if is_required else f" | {first}"))
-            after = self.named(f"{more} {after}" if is_required else f"({more})? {after}")
-        return first
 
 
 class Arguments(ABC):
@@ -170,7 +133,7 @@ class _Python(_Spelled):
             put(escape)
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
-        named = _properties(schema)
+        named = properties(schema)
         if named is None:
             any_part = rules.named(rf"/[A-Za-z_][A-Za-z0-9_]*=/ ({self._value({})})")
             return f'"(" ({any_part} (", " {any_part})*)? ")"'
@@ -179,10 +142,10 @@ class _Python(_Spelled):
 
     def _value(self, schema: Schema) -> str:
         """Return an expression of a value: in JSON, which Python reads but for three words, or as Python has it."""
-        kinds, ways = _kinds(schema), [json_expression(schema)]
+        kinds, ways = kinds_of(schema), [json_expression(schema)]
         ways += ['"True"', '"False"'] if not kinds or "boolean" in kinds else []
         ways += ['"None"'] if not kinds or "null" in kinds else []
-        values = _values(schema)
+        values = values_of(schema)
         if values is not None:
             plain = [value for value in values if isinstance(value, str) and not {*value} & {*"'\\\n\r"}]
             ways = [ways[0], *(literal(f"'{value}'") for value in plain)]
@@ -201,41 +164,52 @@ class _Bare(_Spelled):
     quotes = ('<|"|>',)
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
-        return self._object(schema, rules, ())
+        return self._object(schema, rules)
 
-    def _object(self, schema: Schema, rules: Rules, within: Sequence[str]) -> str:
-        named = _properties(schema)
+    def _object(self, schema: Schema, rules: Rules) -> str:
+        named = properties(schema)
         if named is None:
             return self._any(rules, is_object=True)
         # As the template writes them.
         named = sorted(named, key=lambda each: each[0].lower())
-        parts = [(f"{literal(f'{name}:')} {self._value(part, rules, within)}", needed) for name, part, needed in named]
+        parts = [(f"{literal(f'{name}:')} {self._value(part, rules)}", needed) for name, part, needed in named]
         return rules.named(f'"{{" {rules.members(parts, ",")} "}}"')
 
-    def _value(self, schema: Schema, rules: Rules, within: Sequence[str]) -> str:
-        schema, within = _referred(schema, within)
+    def _value(self, schema: Schema, rules: Rules) -> str:
+        if "$ref" in schema:
+            return self._reference(schema, rules)
         given = schema.keys() - ANNOTATIONS
-        values, kinds = _values(schema), schema.get("type")
+        values, kinds = values_of(schema), schema.get("type")
         several = schema.get("anyOf", schema.get("oneOf"))
         if not given:
             return self._any(rules)
         if values is not None:
             return rules.named(" | ".join(literal(self._spelled(value)) for value in values))
-        if several and given <= {"anyOf", "oneOf"}:
-            parts = [_with_definitions(each, schema) for each in several]
-            return rules.named(" | ".join(self._value(part, rules, within) for part in parts))
+        if isinstance(several, list) and several and given <= {"anyOf", "oneOf"}:
+            parts = [with_definitions(each, schema) for each in several]
+            return rules.named(" | ".join(self._value(part, rules) for part in parts))
         if isinstance(kinds, list) and kinds:
-            return rules.named(" | ".join(self._value({**schema, "type": kind}, rules, within) for kind in kinds))
+            return rules.named(" | ".join(self._value({**schema, "type": kind}, rules) for kind in kinds))
         if kinds == "object":
-            return self._object(schema, rules, within)
+            return self._object(schema, rules)
         if kinds == "string" and given == {"type"}:
             return f"{literal(self.quotes[0])} {rules.until(self.quotes[0])}"
         if kinds == "array" and given <= {"type", "items"}:
-            item = self._value(_with_definitions(schema.get("items", {}), schema), rules, within)
+            item = self._value(with_definitions(schema.get("items", {}), schema), rules)
             return rules.named(f'"[" ({item} ("," {item})*)? "]"')
         if kinds in ("integer", "number", "boolean", "null"):
             return rules.named(json_expression(schema))
-        raise _refused("it allows what this form of calls cannot be held to")
+        raise refused("it allows what this form of calls cannot be held to")
+
+    def _reference(self, schema: Schema, rules: Rules) -> str:
+        """Return the expression of what a reference means, made once."""
+        name, target = str(schema["$ref"]), referred(schema)
+        if target is None or rules.referred.get(name) == "":
+            raise refused(f"the reference {name} is not kept in this form of calls")
+        if name not in rules.referred:
+            rules.referred[name] = ""
+            rules.referred[name] = self._value(target, rules)
+        return rules.referred[name]
 
     def _any(self, rules: Rules, *, is_object: bool = False) -> str:
         """Return the name of a rule for any value, or any object."""
@@ -275,7 +249,7 @@ class _Tagged(Arguments):
             is_first = False
             yield from text.some()
             text.held = text.held.removeprefix("\n")
-            kinds = _kinds(_property(schema, key))
+            kinds = kinds_of(property_of(schema, key))
             if kinds == {"string"}:
                 put('"')
                 if not (yield from text.until(lambda piece: put(_escaped(piece)), self._end)):
@@ -289,7 +263,7 @@ class _Tagged(Arguments):
         put("}" if tag else "")
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
-        named = _properties(schema)
+        named = properties(schema)
         if named is None:
             any_part = rules.named(rf"/<parameter=[^>\n]+>\n/ {rules.until(self._end + chr(10))}")
             return f'{any_part}* "</function>"'
@@ -301,12 +275,12 @@ class _Tagged(Arguments):
 
     def _value(self, schema: Schema, rules: Rules) -> str:
         """Return an expression of a value and its end."""
-        end, kinds, values = self._end + "\n", _kinds(schema), _values(schema)
+        end, kinds, values = self._end + "\n", kinds_of(schema), values_of(schema)
         if values is not None and kinds == {"string"}:
             return " | ".join(literal(value + end) for value in values)
         if not kinds or "string" in kinds:
             if kinds == {"string"} and schema.keys() - ANNOTATIONS - {"type", "$ref", "anyOf", "oneOf"}:
-                raise _refused("a string is held to nothing but a list of values in this form of calls")
+                raise refused("a string is held to nothing but a list of values in this form of calls")
             return rules.until(end)
         ways = [json_expression(schema)]
         ways += ['"True"', '"False"'] if "boolean" in kinds and values is None else []
@@ -336,7 +310,7 @@ def _json_of(text: str, kinds: set[str]) -> str:
     """Return the JSON of a value that is written without quotes, of one of some kinds; of any if there are none."""
     word = _WORDS.get(text.strip(), text.strip())
     try:
-        kind = _KINDS.get(type(parse_json(word)), "null")
+        kind = KINDS.get(type(parse_json(word)), "null")
     except ValueError:
         kind = "string"
     if kind == "string" or not (not kinds or kind in kinds or (kind == "integer" and "number" in kinds)):
@@ -346,78 +320,3 @@ def _json_of(text: str, kinds: set[str]) -> str:
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _refused(what: str) -> SettingsError:
-    return SettingsError(what, argument="json_schema", hint="simplify it")
-
-
-def _properties(schema: Schema) -> list[tuple[str, Schema, bool]] | None:
-    """Return names, schemas and whether each is required; None if any may be given.
-
-    Raises:
-        SettingsError: it says more of them.
-    """
-    more = schema.keys() - ANNOTATIONS - {"type", "properties", "required", "additionalProperties"}
-    if more:
-        raise _refused(f"{min(more)} of arguments is not kept in this form of calls")
-    named, needed, others = schema.get("properties"), schema.get("required", []), schema.get("additionalProperties")
-    if not (isinstance(named or {}, Mapping) and isinstance(needed, list) and {*needed} <= {*(named or {})}):
-        raise _refused("properties or required are not those of a schema")
-    if not named and others is not False:
-        return None
-    if others:
-        raise _refused("additionalProperties beside properties are not kept in this form of calls")
-    return [(name, _with_definitions(each, schema), name in needed) for name, each in (named or {}).items()]
-
-
-def _property(schema: Schema, name: str) -> Schema:
-    named = schema.get("properties")
-    part = named.get(name) if isinstance(named, Mapping) else None
-    return _with_definitions(part if part is not None else {}, schema)
-
-
-def _with_definitions(part: Any, whole: Schema) -> Schema:
-    """Return a part of a schema that finds what it refers to."""
-    if not isinstance(part, Mapping):
-        part = {} if part is True else {"enum": []}
-    return {**{name: whole[name] for name in ("$defs", "definitions") if name in whole}, **part}
-
-
-def _referred(schema: Schema, within: Sequence[str]) -> tuple[Schema, Sequence[str]]:
-    """Return what a reference means.
-
-    Raises:
-        SettingsError: it is within itself, or means nothing.
-    """
-    while "$ref" in schema:
-        reference = str(schema["$ref"])
-        _, _, place = reference.partition("#/")
-        group, _, name = place.partition("/")
-        target = schema.get(group, {}).get(name) if group in ("$defs", "definitions") else None
-        if reference in within or not isinstance(target, Mapping):
-            raise _refused(f"the reference {reference} is not kept in this form of calls")
-        within = (*within, reference)
-        schema = _with_definitions(target, schema)
-    return schema, within
-
-
-def _values(schema: Schema) -> list[Any] | None:
-    """Return the only values that a schema allows; None if it lists none."""
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return values if isinstance(values, list) else None
-
-
-def _kinds(schema: Schema, within: Sequence[str] = ()) -> set[str]:
-    """Return the types that a schema allows; none if that is not sure."""
-    try:
-        schema, within = _referred(schema, within)
-    except SettingsError:
-        return set()
-    values, kinds, several = _values(schema), schema.get("type"), schema.get("anyOf", schema.get("oneOf"))
-    if values is not None:
-        return {_KINDS.get(type(value), "null") for value in values}
-    if kinds is not None:
-        return {kinds} if isinstance(kinds, str) else {*map(str, kinds)}
-    found = [_kinds(_with_definitions(each, schema), within) for each in several] if isinstance(several, list) else []
-    return set[str]().union(*found) if all(found) else set()

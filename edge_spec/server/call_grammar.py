@@ -10,7 +10,7 @@ from edge_spec.errors import SettingsError
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
 from edge_spec.sampling.guidance import check_grammar
 from edge_spec.sampling.lark import Lark, literal
-from edge_spec.server.call_arguments import Rules
+from edge_spec.server.call_schemas import Rules
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import FunctionFields
@@ -128,7 +128,7 @@ def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
     try:
         arguments = syntax.arguments.grammar(schema_of(function), rules)
         check_grammar(Lark(arguments, rules.text, argument="json_schema"))
-    except SettingsError as error:
+    except (SettingsError, RecursionError) as error:
         if function.strict:
             param = f"tools[{number}].function.parameters"
             raise ApiError(400, f"{param}: {error}", code="invalid_schema", param=param) from None

@@ -103,8 +103,15 @@ def expected(form: CallSyntax) -> dict[str, Any]:
     }
 
 
-def read(form: CallSyntax, pieces: Iterator[str] | list[str], *, opening: str = "", is_cut: bool = False) -> Any:
-    parser = AnswerParser(opening, form, SCHEMAS)
+def read(
+    form: CallSyntax,
+    pieces: Iterator[str] | list[str],
+    *,
+    opening: str = "",
+    is_cut: bool = False,
+    schemas: Any = SCHEMAS,
+) -> Any:
+    parser = AnswerParser(opening, form, schemas)
     deltas = [delta for piece in pieces for delta in parser.push(piece)]
     message = MergedMessage(deltas + parser.finish(is_cut=is_cut)).message()
     if "tool_calls" in message:
@@ -249,6 +256,43 @@ def test_what_a_form_cannot_keep_is_left_to_the_tool_unless_it_is_strict(form: C
     else:
         with pytest.raises(ApiError, match=r"tools\[0\]\.function\.parameters: .*form of calls"):
             calls_grammar([strict], form, **may)
+
+
+def deep(n: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(n):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "definitions that are none": {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": 3},
+    "a reference to itself": {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"$ref": "#/$defs/b"}}},
+    "references that branch": {
+        "properties": {"a": {"$ref": "#/$defs/d0"}},
+        "$defs": {
+            **{f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(40)},
+            "d40": {"type": "integer"},
+        },
+    },
+    "names that are none": {"properties": {"a": {}}, "required": [["a"], 3]},
+    "no values": {"properties": {"a": {"enum": []}}},
+    "types that are none": {"properties": {"a": {"type": [{}, 3]}, "b": {"anyOf": "x"}, "c": {"type": {}}}},
+    "properties that are none": {"properties": [1]},
+    "too deep": {"properties": {"a": deep(300)}},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_schema_that_is_none_is_left_to_the_tool_or_refused(form: CallSyntax, name: str) -> None:
+    may: Any = {"required": True, "several": False, "may_think": False}
+    loose, strict = (FunctionFields(name="f", parameters=BAD[name], strict=value) for value in (False, True))
+    assert takes(calls_grammar([loose], form, **may), called(form, ("f", {}))) or name == "references that branch"
+    try:
+        calls_grammar([strict], form, **may)
+    except ApiError as error:
+        assert error.status == 400
+    read(form, [called(form, ("f", {"a": 1}))], opening=marks_for(form).between, schemas={"f": schema_of(loose)})
 
 
 @pytest.mark.parametrize(
