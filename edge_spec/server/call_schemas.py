@@ -111,10 +111,9 @@ def property_of(schema: Schema, name: str) -> Schema:
 def with_definitions(part: Any, whole: Schema) -> Schema:
     """Return a part of a schema that finds what it refers to."""
     if not isinstance(part, Mapping):
-        part = {} if part is True else {"enum": []}
-    if '"$ref"' not in json.dumps(part):
-        return part
-    return {**{name: whole[name] for name in ("$defs", "definitions") if name in whole}, **part}
+        return {} if part is True else {"enum": []}
+    refers = '"$ref"' in json.dumps(part)
+    return {**{name: whole[name] for name in ("$defs", "definitions") if refers and name in whole}, **part}
 
 
 def referred(schema: Schema) -> Schema | None:
