@@ -13,6 +13,7 @@ from typing import Any
 from edge_spec.errors import BAD_RECORD, Closed, EdgeSpecError, PromptError, UnsupportedModel
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models.onnx.tokens import TokenizerSize
+from edge_spec.tokens.shown import shown_bytes
 from edge_spec.tokens.tokenizer import TokenBytes
 
 __all__ = ["BYTE_LETTERS", "JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
@@ -152,8 +153,9 @@ class JsonTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes a token stands for; nothing for special tokens and for ids without a token."""
-        return self.token_cache.of(token, self._read_bytes)
+        """Return the bytes a token stands for; nothing for ids without a token, and for special tokens that readers do
+        not see."""
+        return self.token_cache.of(token, lambda token: self._read_bytes(token) or shown_bytes(self, token))
 
     def _read_bytes(self, token: int) -> bytes:
         added = self._added.get(token)

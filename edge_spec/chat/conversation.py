@@ -9,7 +9,8 @@ from typing import Any
 
 from edge_spec.chat.window import Window
 from edge_spec.errors import BAD_RECORD, PromptError, SettingsError, StateError
-from edge_spec.generation.text_stream import answer_of, thought_of
+from edge_spec.generation.control_names import WrittenText
+from edge_spec.generation.thoughts import answer_of, is_in_channels, own_marks, thought_of
 
 __all__ = ["Conversation", "Message", "Turn"]
 
@@ -62,7 +63,11 @@ class Message:
 
     def for_template(self) -> dict[str, Any]:
         """Return what a chat template gets. What becomes of thoughts is up to the template."""
-        return {"role": self.role, "content": self.content}
+        if self.role == "assistant" and is_in_channels(self.content):
+            # The template of gpt-oss refuses its own marks.
+            return {"role": self.role, "content": self.answer, "thinking": self.thought}
+        own = own_marks(self.content) if self.role == "assistant" else ()
+        return {"role": self.role, "content": WrittenText.of(self.content, own) if own else self.content}
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; see ``from_json``."""

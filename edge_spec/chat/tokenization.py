@@ -38,7 +38,8 @@ class ConversationTokenizer:
                 conversation = self.ask(conversation, message)
             elif message.role == "assistant" and conversation.turns:
                 # Leave out the end that the template would add: the model may continue this answer.
-                tokens = (*conversation.tokens, *self._tokens(message.content))
+                prompts, before = self._model.prompts, conversation.tokens
+                tokens = (*before, *prompts.tokenize_answer(message.content, prompts.opening(before)))
                 conversation = conversation.answered(message, tokens, conversation.window)
             else:
                 conversation = replace(conversation, messages=(*conversation.messages, message))
@@ -81,8 +82,8 @@ class ConversationTokenizer:
         assert conversation.answer is not None
         if conversation.tokens[: len(prompt)] == tuple(prompt):
             return conversation.tokens[len(prompt) :]
-        opening = self._model.prompts.opening(prompt)
-        return tuple(self._tokens(conversation.answer.content.removeprefix(opening)))
+        prompts = self._model.prompts
+        return tuple(prompts.tokenize_answer(conversation.answer.content, prompts.opening(prompt)))
 
     def _head(self, system: Message | None) -> int:
         """Return the number of tokens with which every conversation with this system message begins."""
@@ -97,9 +98,6 @@ class ConversationTokenizer:
         # The common part ends with the beginning of a user's message.
         head = next((place for place in range(n - 1, -1, -1) if prompts.is_control(first[place])), 0)
         return head if head > 1 else n
-
-    def _tokens(self, text: str) -> list[int]:
-        return self._model.prompts.tokenize(text, add_special=False, controls=False)
 
     def _render(self, messages: Sequence[Message], *, answer: bool) -> RenderedText:
         return self._model.prompts.render(

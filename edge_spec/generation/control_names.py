@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_spec.errors import PromptError
 
-__all__ = ["ControlNames", "RenderedText"]
+__all__ = ["ControlNames", "RenderedText", "WrittenText"]
 
 _MARKS = range(0xF0000, 0xFFFFE)
 """Characters that mean nothing: one that occurs nowhere else follows the first letter of each name that is said."""
@@ -46,6 +46,23 @@ class RenderedText(str):
         return self.of(self[start:], {place - start for place in self.said if place >= start})
 
 
+class WrittenText(str):
+    """The text of a message of which some names of control tokens are meant.
+
+    Attributes:
+        written: the places where these begin.
+    """
+
+    written: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, text: str, written: Collection[int]) -> WrittenText:
+        """Return a text with these places."""
+        made = cls(text)
+        made.written = frozenset(written)
+        return made
+
+
 class ControlNames:
     """The names of a vocabulary's control tokens."""
 
@@ -54,6 +71,9 @@ class ControlNames:
         self._lengths = sorted({len(name) for name in self._names}, reverse=True)
         letters = "".join(sorted({name[0] for name in self._names}))
         self._first = re.compile(f"[{re.escape(letters)}]" if letters else "(?!)")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
 
     def places(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield every place where a name begins, and where the longest there ends."""
@@ -89,6 +109,11 @@ class ControlNames:
         if begin < len(text):
             yield text[begin:], True
 
+    def _said(self, text: str) -> Iterator[int]:
+        """Yield where in a message's text the names begin that are only said."""
+        written = text.written if isinstance(text, WrittenText) else frozenset()
+        return (start for start, _ in self.places(text) if start not in written)
+
     def mark(self, values: Any, source: str) -> str:
         """Return a character for ``marked`` that neither values nor a template hold; empty if they say no name.
 
@@ -96,7 +121,7 @@ class ControlNames:
             PromptError: they hold all of them.
         """
         strings = list(_strings(values))
-        if not any(True for text in strings for _ in self.places(text)):
+        if not any(True for text in strings for _ in self._said(text)):
             return ""
         taken = set(source).union(*strings)
         mark = next((chr(code) for code in _MARKS if chr(code) not in taken), None)
@@ -108,7 +133,7 @@ class ControlNames:
         """Return a value for a template with a mark in every name."""
         if isinstance(value, str):
             parts, last = [], 0
-            for start, _ in self.places(value):
+            for start in self._said(value):
                 parts.append(value[last : start + 1])
                 last = start + 1
             return mark.join((*parts, value[last:]))

@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_spec.errors import Arguments, PromptError, Sentence
 from edge_spec.generation.control_names import ControlNames, RenderedText
-from edge_spec.generation.text_stream import THOUGHT_MARKS
+from edge_spec.generation.thoughts import HARMONY, THOUGHTS, own_marks
 from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["Messages", "Prompt", "PromptBuilder", "render_chat"]
@@ -127,6 +127,13 @@ class PromptBuilder:
         """The bytes of the longest token."""
         return max(1, *(len(self.spelling(token)) for token in range(self._n_vocab)))
 
+    def tokenize_answer(self, content: str, opening: str = "") -> list[int]:
+        """Token ids of an answer behind its opening: names of control tokens are text in it, but for its own marks."""
+        n = len(opening) if content.startswith(opening) else 0
+        own = own_marks(content)
+        said = {start - n for start, _ in self._controls.places(content) if start >= n and start not in own}
+        return self.tokenize(RenderedText.of(content[n:], said), add_special=False)
+
     def tokenize_rendered(self, text: str) -> list[int]:
         """Token ids of a rendered conversation."""
         bos = self._tokenizer.name(self._tokenizer.bos)
@@ -158,8 +165,9 @@ class PromptBuilder:
         return known
 
     def is_control(self, token: int) -> bool:
-        """Return whether a token stands for no text, but for a place in it, such as the end of a message."""
-        return not self._tokenizer.token_bytes(token) and bool(self._tokenizer.name(token))
+        """Return whether a token stands for a place in a text, such as the end of a message."""
+        raw = self._tokenizer.token_bytes(token)
+        return raw.decode("utf-8", "replace") in self._controls if raw else bool(self._tokenizer.name(token))
 
     def spelling(self, token: int) -> bytes:
         """Return how a rendered conversation writes a token: its bytes, or the name of a control token."""
@@ -170,9 +178,9 @@ class PromptBuilder:
         return self._tokenizer.ends(token)
 
     def opening(self, prompt: Sequence[int]) -> str:
-        """Return what of the reply stands at the end of a prompt: some templates open the thought."""
+        """Return what of the reply stands at the end of a prompt: some templates open the thought, or the channels."""
         end = b"".join(map(self.spelling, prompt[-_OPENING_TOKENS:])).decode("utf-8", "replace")
-        for mark in THOUGHT_MARKS:
+        for mark in (*(marks.opening for marks in THOUGHTS), HARMONY.between):
             _, opened, after = end.rpartition(mark)
             if opened and not after.strip():
                 return opened + after

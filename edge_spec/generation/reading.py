@@ -10,7 +10,7 @@ from typing import Any
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.reader import AwaitedPieces, Reader
-from edge_spec.generation.text_stream import Thinking
+from edge_spec.generation.thoughts import Thinking
 
 __all__ = ["ReadableReply", "TokenEvents"]
 
@@ -27,6 +27,11 @@ class ReadableReply(Interruptible[str], Iterator[str]):
     @abstractmethod
     def content(self) -> str:
         """All of it: with what the prompt and an earlier reply have written of it, and what is not handed out yet."""
+
+    @property
+    @abstractmethod
+    def finish_reason(self) -> str | None:
+        """Why it ended; ``None`` while it is written."""
 
     @abstractmethod
     def tell_events(self) -> None:
@@ -54,7 +59,7 @@ class ReadableReply(Interruptible[str], Iterator[str]):
         thinking = Thinking(self.content)
         for piece in self:
             yield from thinking.push(piece)
-        yield from thinking.finish()
+        yield from thinking.finish(is_cut=self.finish_reason not in ("eos", "stop"))
 
     def events(self) -> TokenEvents:
         """Writes the reply like iterating does, token by token, with what is known of each: for ``for`` and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from edge_spec.errors import Closed, PromptError, UnsupportedModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.llama_cpp.special_tokens import SpecialTokens
 from edge_spec.memory.usage import trim_heap
+from edge_spec.tokens.shown import CHANNELS, shown_bytes
 from edge_spec.tokens.tokenizer import TokenBytes
 
 __all__ = ["LlamaWeights", "vocabulary_bytes"]
@@ -163,8 +165,17 @@ class LlamaWeights:
             ) from None
         tokens: list[int] = []
         for number, part in enumerate((self._special_tokens if controls else self._defined_tokens).parts(raw)):
-            tokens += self._tokenize(part, add_special=add_special and not number, controls=controls)
+            for place, piece in enumerate([part] if controls else self._apart.split(part)):
+                is_first = not number and not place
+                tokens += self._tokenize(piece, add_special=add_special and is_first, controls=controls)
         return tokens
+
+    @cached_property
+    def _apart(self) -> re.Pattern[bytes]:
+        """Where a text is cut that is to hold no control tokens: the library reads some as text wherever it finds
+        them."""
+        known = [re.escape(name[1:].encode()) for name in CHANNELS if name in self.control_names]
+        return re.compile(b"(?<=<)(?=" + b"|".join(known) + b")" if known else b"(?!)")
 
     def _tokenize(self, raw: bytes, *, add_special: bool, controls: bool) -> list[int]:
         room = len(raw) + 16
@@ -178,7 +189,8 @@ class LlamaWeights:
     @cached_property
     def control_names(self) -> frozenset[str]:
         """Names of the control tokens."""
-        return frozenset(self.name(token) for token, attribute in self._attributes.items() if attribute & self._control)
+        named = ((self.name(token), attribute) for token, attribute in self._attributes.items())
+        return frozenset(name for name, attribute in named if attribute & self._control or name in CHANNELS)
 
     @cached_property
     def _attributes(self) -> dict[int, int]:
@@ -215,8 +227,8 @@ class LlamaWeights:
         )
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes a token stands for; nothing for control tokens."""
-        return self.token_cache.of(token, self._read_bytes)
+        """Return the bytes a token stands for; nothing for control tokens that readers do not see."""
+        return self.token_cache.of(token, lambda token: self._read_bytes(token) or shown_bytes(self, token))
 
     def name(self, token: int) -> str:
         """Return the text of a token, control tokens included; empty for -1, which stands for none."""

@@ -17,13 +17,14 @@ from edge_spec.errors import SettingsError
 from edge_spec.foreign import parse_json
 from edge_spec.sampling.lark import Lark
 
-__all__ = ["KEYWORDS", "json_expression", "schema_to_lark"]
+__all__ = ["ANNOTATIONS", "KEYWORDS", "json_expression", "schema_to_lark"]
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
-_ANNOTATIONS = frozenset(("$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description")) | {
+ANNOTATIONS = frozenset(("$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description")) | {
     *("default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator")
 }
+"""The keywords that allow and forbid nothing."""
 _ANYWHERE = frozenset(("$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"))
 
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
@@ -116,7 +117,7 @@ class _Rewriter:
             return schema
         if not isinstance(schema, Mapping):
             _fail(place, "not a schema", "give an object with keywords")
-        known = {keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATIONS}
+        known = {keyword: value for keyword, value in schema.items() if keyword not in ANNOTATIONS}
         if not known.keys() & _ANYWHERE:
             kind = next((name for name, keywords in _BY_TYPE.items() if known.keys() & keywords), None)
             known = ({"type": kind} if kind else {}) | known
@@ -314,7 +315,7 @@ def _joins(schema: Any) -> bool:
     if isinstance(several, list) and len(several) > 1:
         return True
     applied = schema.keys() & {"$ref", "anyOf", "oneOf", "allOf"}
-    beside = schema.keys() - applied - _ANNOTATIONS - {"type"}
+    beside = schema.keys() - applied - ANNOTATIONS - {"type"}
     return len(applied) > 1 or bool(applied and beside & KEYWORDS) or any(map(_joins, schema.values()))
 
 

@@ -109,7 +109,7 @@ class ChatChoice:
         return [self._choice({"delta": delta}, batch if place == 0 else [], None) for place, delta in enumerate(deltas)]
 
     def ended(self, answer: Reply) -> list[dict[str, Any]]:
-        choices = [self._choice({"delta": delta}, [], None) for delta in self._parser.finish()]
+        choices = [self._choice({"delta": delta}, [], None) for delta in self._finish(answer)]
         return [*choices, self._choice({"delta": {}}, [], answer)]
 
     def keep(self, batch: list[TokenEvent]) -> int:
@@ -120,9 +120,12 @@ class ChatChoice:
         return n_bytes + _CHARACTER_BYTES * len(text)
 
     def whole(self, answer: Reply) -> Iterator[bytes | bytearray]:
-        for delta in self._parser.finish():
+        for delta in self._finish(answer):
             self._message.add(delta)
         return self._told.within(self._choice({"message": self._message.message()}, [], answer))
+
+    def _finish(self, answer: Reply) -> list[dict[str, Any]]:
+        return self._parser.finish(is_cut=answer.finish_reason not in ("eos", "stop"))
 
     def _choice(self, content: dict[str, Any], events: list[TokenEvent], answer: Reply | None) -> dict[str, Any]:
         logprobs = None

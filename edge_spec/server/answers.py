@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import secrets
-from collections.abc import Iterable
-from enum import Enum, auto
+import string
+from collections.abc import Iterable, Mapping
 from io import StringIO
+from types import MappingProxyType
 from typing import Any
 
-from edge_spec.foreign import parse_json
-from edge_spec.generation.text_stream import Thinking, overlap
+from edge_spec.generation.piece_reader import PieceReader, Waiting
+from edge_spec.generation.text_stream import overlap
+from edge_spec.generation.thoughts import Thinking
 from edge_spec.server.call_syntax import CallSyntax
 
 __all__ = ["AnswerParser", "MergedMessage"]
@@ -18,7 +19,7 @@ __all__ = ["AnswerParser", "MergedMessage"]
 Delta = dict[str, Any]
 """A piece of a message, as OpenAI's clients add it to what they have."""
 
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*')
+_NAME = string.ascii_letters + string.digits + "_.-"
 
 
 class AnswerParser:
@@ -27,11 +28,14 @@ class AnswerParser:
     Args:
         opening: what the prompt has written of the reply, such as the mark that opens a thought.
         syntax: how the model writes calls; None if all of the answer is text.
+        schemas: those of the arguments, by function.
     """
 
-    def __init__(self, opening: str, syntax: CallSyntax | None) -> None:
+    def __init__(
+        self, opening: str, syntax: CallSyntax | None, schemas: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    ) -> None:
         self._thinking = Thinking(opening)
-        self._calls = CallParser(syntax) if syntax is not None else None
+        self._calls = CallParser(syntax, schemas) if syntax is not None else None
 
     @property
     def has_calls(self) -> bool:
@@ -42,9 +46,10 @@ class AnswerParser:
         """More text; what is certain now."""
         return self._deltas(self._thinking.push(text))
 
-    def finish(self) -> list[Delta]:
-        """Return the rest of a text that has ended."""
-        return self._deltas(self._thinking.finish()) + (self._calls.finish() if self._calls is not None else [])
+    def finish(self, *, is_cut: bool = False) -> list[Delta]:
+        """Return the rest of a text that has ended; see ``PieceReader.finish``."""
+        deltas = self._deltas(self._thinking.finish(is_cut=is_cut))
+        return deltas + (self._calls.finish(is_cut=is_cut) if self._calls is not None else [])
 
     def _deltas(self, parts: list[tuple[bool, str]]) -> list[Delta]:
         deltas: list[Delta] = []
@@ -56,125 +61,90 @@ class AnswerParser:
         return deltas
 
 
-class _At(Enum):
-    TEXT, HEAD, ARGUMENTS, TAIL = auto(), auto(), auto(), auto()
-
-
-class CallParser:
+class CallParser(PieceReader[Delta]):
     """Finds calls in an answer. Their arguments are handed on as they are written.
+
+    Args:
+        syntax: how they are written.
+        schemas: those of the arguments, by function.
 
     Attributes:
         n_calls: how many have begun.
     """
 
-    def __init__(self, syntax: CallSyntax) -> None:
+    def __init__(self, syntax: CallSyntax, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        super().__init__()
         self.n_calls = 0
         self._syntax = syntax
-        self._at = _At.TEXT
-        self._held = ""
+        self._schemas = schemas
         self._has_text = False
-        self._json = _JsonEnd()
 
-    def push(self, text: str) -> list[Delta]:
-        """More of the answer."""
-        self._held += text
-        deltas: list[Delta] = []
-        step = {_At.TEXT: self._text, _At.HEAD: self._head, _At.ARGUMENTS: self._arguments, _At.TAIL: self._tail}
-        while step[self._at](deltas):
-            pass
-        return deltas
+    def _read(self) -> Waiting[None]:
+        while (yield from self._text()):
+            if not (yield from self._call()):
+                # No model is let write that; it is no text either.
+                while (yield from self.some()):
+                    self.held = ""
+                return
 
-    def finish(self) -> list[Delta]:
-        """End the answer: what was held back is text, unless it was part of a call."""
-        held, self._held = self._held, ""
-        is_text = self._at is _At.TEXT and (held.strip() or not self.n_calls)
-        return [{"content": held}] if is_text and held else []
+    def _text(self) -> Waiting[bool]:
+        """Read up to a call; says whether one comes."""
+        while True:
+            is_call, n = self._before_call()
+            # White space before a call is not part of the answer.
+            text = self.held[:n].rstrip() if self._syntax.mark or not is_call else ""
+            if text:
+                self._has_text = True
+                self.found.append({"content": text})
+            self.held = self.held[n if is_call else len(text) :]
+            if is_call:
+                return True
+            if self.has_ended:
+                rest = self.held[: max(n - len(text), 0)]
+                if rest and not self.n_calls:
+                    self.found.append({"content": rest})
+                return False
+            yield
 
-    def _text(self, deltas: list[Delta]) -> bool:
-        mark = self._syntax.mark
-        if self._syntax.opening:
-            before, _, rest = self._held.partition(mark)
-            is_call = len(before) < len(self._held)
-            text = before if is_call else before[: len(before) - overlap(before, mark)]
-        else:
-            rest = self._held.lstrip("; \t\r\n")
-            is_call = rest.startswith(mark) and not self._has_text
-            text = "" if is_call or not rest else self._held
-        # White space before a call is not part of the answer; at the end of a text it is, see ``finish``.
-        text = text.rstrip()
-        if text:
-            self._has_text = True
-            deltas.append({"content": text})
-        self._held = rest if is_call else self._held[len(text) :]
-        if is_call:
-            self._at = _At.HEAD
-        return is_call
+    def _before_call(self) -> tuple[bool, int]:
+        """Return whether a call is at hand, and how much text there is for sure before one."""
+        mark, is_sure = self._syntax.mark, self.has_ended and not self.is_cut
+        if mark:
+            place = self.held.find(mark)
+            return place >= 0, place if place >= 0 else len(self.held) - (0 if is_sure else overlap(self.held, mark))
+        begun = self.held.lstrip("; \t\r\n")
+        if begun.startswith("{") and not self._has_text:
+            return True, len(self.held) - len(begun)
+        return False, len(self.held) if begun or is_sure else 0
 
-    def _head(self, deltas: list[Delta]) -> bool:
-        head = _HEAD.match(self._held)
-        if head is None:
-            return False
-        self._held = self._held[head.end() :]
-        function = {"name": parse_json(head[1]), "arguments": ""}
+    def _call(self) -> Waiting[bool]:
+        """Read one, or several that are joined; says whether they are in the right form."""
+        syntax = self._syntax
+        found = yield from self.expect(syntax.opening)
+        while found:
+            while not (after := self.held.lstrip().lstrip(_NAME)) and not self.has_ended:
+                yield
+            name, self.held = self.held[: len(self.held) - len(after)].lstrip(), after
+            if not (name and self.held and (yield from self.expect(syntax.middle))):
+                return False
+            self._begin(name)
+            yield from syntax.arguments.read(self, self._schemas.get(name, {}), self._argue)
+            found = bool(syntax.joined) and bool((yield from self.next_of(syntax.joined.strip())))
+        return (yield from self.expect(syntax.closing))
+
+    def _begin(self, name: str) -> None:
+        function = {"name": name, "arguments": ""}
         call = {"index": self.n_calls, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
-        deltas.append({"tool_calls": [call]})
+        self.found.append({"tool_calls": [call]})
         self.n_calls += 1
-        self._at, self._json = _At.ARGUMENTS, _JsonEnd()
-        return True
 
-    def _arguments(self, deltas: list[Delta]) -> bool:
-        if self._json.is_before:
-            self._held = self._held.lstrip()
-        end = self._json.find(self._held)
-        text, self._held = (self._held, "") if end is None else (self._held[:end], self._held[end:])
-        if text:
-            deltas.append({"tool_calls": [{"index": self.n_calls - 1, "function": {"arguments": text}}]})
-        if end is not None:
-            self._at = _At.TAIL
-        return end is not None
-
-    def _tail(self, deltas: list[Delta]) -> bool:
-        """Return the brace that closes the call, and what comes after it."""
-        closing = self._syntax.closing.strip()
-        found = re.match(r"\s*\}\s*" + re.escape(closing), self._held)
-        if found is None:
-            return False
-        self._held = self._held[found.end() :]
-        self._at = _At.TEXT
-        return True
-
-
-class _JsonEnd:
-    """Finds the end of a JSON object that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = self._escaped = False
-
-    @property
-    def is_before(self) -> bool:
-        """Whether it has not begun yet."""
-        return self._depth == 0
-
-    def find(self, text: str) -> int | None:
-        """Return the place behind its last brace; None if that is yet to come."""
-        for place, char in enumerate(text):
-            if self._in_string:
-                if self._escaped:
-                    self._escaped = False
-                elif char == "\\":
-                    self._escaped = True
-                elif char == '"':
-                    self._in_string = False
-            elif char == '"':
-                self._in_string = True
-            elif char in "{[":
-                self._depth += 1
-            elif char in "}]":
-                self._depth -= 1
-                if self._depth == 0:
-                    return place + 1
-        return None
+    def _argue(self, text: str) -> None:
+        """Hand on more of the arguments, in one piece what came in one."""
+        last = self.found[-1]["tool_calls"][0] if self.found and "tool_calls" in self.found[-1] else None
+        if last is None or "id" in last:
+            last = {"index": self.n_calls - 1, "function": {"arguments": ""}}
+            self.found += [{"tool_calls": [last]}] if text else []
+        last["function"]["arguments"] += text
 
 
 class MergedMessage:

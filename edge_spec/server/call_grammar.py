@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from edge_spec.errors import SettingsError
+from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
 from edge_spec.sampling.guidance import check_grammar
-from edge_spec.sampling.json_schema import json_expression
 from edge_spec.sampling.lark import Lark, literal
+from edge_spec.server.call_schemas import Rules
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import FunctionFields
 
-__all__ = ["after_thought", "calls_grammar"]
+__all__ = ["after_thought", "calls_grammar", "in_answer", "schema_of"]
 
 _ANY_OBJECT = {"type": "object"}
-_THINK, _THOUGHT = "<think>", "</think>"
 _SPACE = r" \t\r\n"
-_THOUGHTS = rf"""
-thought[suffix="{_THOUGHT}"]: /[{_SPACE}]*{_THINK}(?s:.*)/
-UNENDED: /[{_SPACE}]*{_THINK}(?s:.*)/ & ~/(?s:.*)<\/think>(?s:.*)/
-"""
 
 
 def calls_grammar(
-    functions: Sequence[FunctionFields], syntax: CallSyntax, *, required: bool, several: bool, may_think: bool
+    functions: Sequence[FunctionFields],
+    syntax: CallSyntax,
+    *,
+    required: bool,
+    several: bool,
+    may_think: bool,
+    marks: ThoughtMarks = THOUGHTS[0],
 ) -> Lark:
     """Return a grammar of answers: free text that may end in calls, or calls alone. Arguments are valid by their
     schemas.
@@ -36,21 +39,24 @@ def calls_grammar(
         required: there is at least one call, and no text of an answer.
         several: there may be more than one.
         may_think: a thought may come before them. A call that is mentioned in a thought is not made.
+        marks: those of a thought.
 
     Raises:
         ApiError: the schema of a strict function cannot be kept.
     """
-    begin = '{"name": "'
-    more = f" ({literal(syntax.separator + syntax.opening + begin)} call)*" if several else ""
     rules = "".join(_function(function, syntax, number) for number, function in enumerate(functions))
     ways = " | ".join(f"f{number}" for number in range(len(functions)))
-    rules += f"call: ({ways}) {literal('}' + syntax.closing)}\ncalls: {literal(syntax.opening + begin)} call{more}\n"
+    joined = f" ({literal(syntax.joined)} ({ways}))*" if several and syntax.joined else ""
+    rules += f"call: ({ways}){joined} {_literal(syntax.closing)}\n"
+    repeated = several and not syntax.joined and not syntax.forced
+    more = f" ({literal(syntax.separator + syntax.opening)} call)*" if repeated else ""
     if required:
-        first = f'first[suffix="{_THOUGHT}"]: /{_THINK}(?s:.*)/\n' if may_think else ""
-        return Lark(f"first /[{_SPACE}]/* calls | calls" if may_think else "calls", rules + first)
-    if syntax.opening:
-        rest = literal(syntax.opening.removeprefix(syntax.mark) + begin)
-        mark = re.escape(syntax.mark).replace("/", r"\/")
+        forced = f"({literal(syntax.forced)} | {literal(syntax.opening)})" if syntax.forced else literal(syntax.opening)
+        rules += f"calls: {forced} call{more}\n"
+        return Lark(_thought_first("calls", marks) if may_think else "calls", rules + _first(marks))
+    if syntax.mark:
+        rest = _literal(syntax.opening.removeprefix(syntax.mark))
+        mark = _pattern(syntax.mark)
 
         def free(name: str, allowed: str) -> str:
             """Rules for a text in which a call begins with the first mark."""
@@ -60,49 +66,81 @@ def calls_grammar(
                 f"{text}A: {text} & ~/(?s:.*){mark}(?s:.*)/\n{name}b[suffix={literal(syntax.mark)}]: {text}\n"
             )
 
-        anything, unthought = "/(?s:.*)/", f"/(?s:.*)/ & ~/[{_SPACE}]*{_THINK}(?s:.*)/"
+        anything, unthought = "/(?s:.*)/", f"/(?s:.*)/ & ~/[{_SPACE}]*{_pattern(marks.opening)}(?s:.*)/"
     else:
 
         def free(name: str, allowed: str) -> str:
             """Rules for a text that is calls if it begins with a brace, as it will be read."""
             text = name.upper()
-            first = rf"/[;{_SPACE}]*\{{\"name\": \"/"
+            first = f"/[;{_SPACE}]*{_pattern(syntax.opening)}/"
             return f"{name}: {text} | {name}b call{more}\n{text}: {allowed}\n{name}b: {first}\n"
 
         anything = rf"/[;{_SPACE}]*([^{{;{_SPACE}](?s:.*))?/"
-        unthought = f"{anything} & ~/[;{_SPACE}]*{_THINK}(?s:.*)/"
+        unthought = f"{anything} & ~/[;{_SPACE}]*{_pattern(marks.opening)}(?s:.*)/"
     rules += free("free", anything)
     if not may_think:
         return Lark("free", rules)
-    return Lark("thought free | UNENDED | other", rules + free("other", unthought) + _THOUGHTS)
+    begun, closing = f"[{_SPACE}]*{_pattern(marks.opening)}(?s:.*)", _pattern(marks.closing)
+    thoughts = f"thought[suffix={literal(marks.closing)}]: /{begun}/\nUNENDED: /{begun}/ & ~/(?s:.*){closing}(?s:.*)/\n"
+    return Lark("thought free | UNENDED | other", rules + free("other", unthought) + thoughts)
 
 
-def after_thought(grammar: Lark) -> Lark:
+def after_thought(grammar: Lark, marks: ThoughtMarks = THOUGHTS[0]) -> Lark:
     """Return the same grammar after a thought that the prompt has opened."""
     space = r"[\n ]"
     answer = f"ANSWER: /{space}*/ {grammar.root}\n"
     if not grammar.root.isupper():
         answer = f"answer: /{space}/* ({grammar.root})\n"
-    rules = f'ended[suffix="{_THOUGHT}"]: /(?s:.*)/\n{answer}{grammar.rules}'
+    rules = f"ended[suffix={literal(marks.closing)}]: /(?s:.*)/\n{answer}{grammar.rules}"
     return Lark(f"ended {answer.partition(':')[0]}", rules, grammar.argument)
 
 
+def in_answer(grammar: Lark, marks: ThoughtMarks) -> Lark:
+    """Return the same grammar for answers that have a mark before them, and may have a thought before that."""
+    rules = f"marked: {literal(marks.answer)} ({grammar.root})\n{grammar.rules}{_first(marks)}"
+    return Lark(_thought_first("marked", marks), rules, grammar.argument)
+
+
+def _first(marks: ThoughtMarks) -> str:
+    """Return the rule of a thought that may come first."""
+    return f"first[suffix={literal(marks.closing)}]: /{_pattern(marks.opening)}(?s:.*)/\n"
+
+
+def _thought_first(root: str, marks: ThoughtMarks) -> str:
+    return f"first /[{_SPACE}]/* {_literal(marks.between)} {root} | {root}"
+
+
+def _literal(text: str) -> str:
+    return literal(text) if text else ""
+
+
+def _pattern(text: str) -> str:
+    """Return a text as a part of a regular expression of llguidance."""
+    return re.sub(r"([^\w\s<>\"=:])", r"\\\1", text)
+
+
 def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
-    """Return the rule of a call's name and arguments.
+    """Return the rules of a call's name and arguments.
 
     What a grammar cannot keep of a schema is left to the tool, unless it is strict.
     """
+    rules = Rules(f"f{number}")
+    try:
+        arguments = syntax.arguments.grammar(schema_of(function), rules)
+        check_grammar(Lark(arguments, rules.text, argument="json_schema"))
+    except (SettingsError, RecursionError) as error:
+        if function.strict:
+            param = f"tools[{number}].function.parameters"
+            raise ApiError(400, f"{param}: {error}", code="invalid_schema", param=param) from None
+        rules = Rules(f"f{number}")
+        arguments = syntax.arguments.grammar(_ANY_OBJECT, rules)
+    return f"f{number}: {literal(function.name)} {syntax.between} {arguments}\n{rules.text}"
+
+
+def schema_of(function: FunctionFields) -> dict[str, Any]:
+    """Return the schema of a function's arguments."""
     schema = function.parameters or {"properties": {}}
     if schema.get("properties") == {}:
         # Where no argument is named there is none.
         schema = {"additionalProperties": False, **schema}
-    try:
-        arguments = json_expression({"type": "object", **schema})
-        check_grammar(Lark(arguments, argument="json_schema"))
-    except SettingsError as error:
-        if function.strict:
-            param = f"tools[{number}].function.parameters"
-            raise ApiError(400, f"{param}: {error}", code="invalid_schema", param=param) from None
-        arguments = json_expression(_ANY_OBJECT)
-    named = literal(f'{function.name}", "{syntax.arguments}": ')
-    return f"f{number}: {named} {arguments}\n"
+    return {**_ANY_OBJECT, **schema}

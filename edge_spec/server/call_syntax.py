@@ -3,122 +3,130 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from json import dumps
 from typing import Any
 
-__all__ = ["HERMES", "LLAMA", "CallSyntax", "in_plain_text", "one_call_each", "syntax_of"]
+from edge_spec.sampling.lark import literal
+from edge_spec.server.call_arguments import BARE, JSON, PYTHON, TAGGED, Arguments
+
+__all__ = ["FORMS", "HERMES", "LLAMA", "CallSyntax", "syntax_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallSyntax:
-    """How a call is written: ``opening``, a JSON object of a name and arguments, ``closing``.
+    """How calls are written: ``opening``, a name, ``middle``, arguments, ``closing``.
 
     Attributes:
-        opening: what comes before the object; empty where an answer that begins with an object is a call.
-        closing: what comes after it.
+        shown_by: patterns that templates hold which show it, beside ``tools``.
+        mark: what tells that a call begins; empty where an answer that begins like one is one.
+        opening: what comes before the name, the mark included.
+        middle: what stands between the name and the arguments.
+        header: a regular expression of what else may stand there, ``middle`` at its end; empty if nothing may.
+        arguments: how these are written.
+        closing: what comes after the arguments.
         separator: what stands between two calls.
-        arguments: the name of the arguments in the object.
+        joined: what stands between two calls within one opening and closing, instead; empty where there is one.
+        forced: what comes before the name of a call that has to be made; empty for ``opening``.
         takes_many: whether the template takes several calls in one message.
+        takes_results: whether the template takes results where it writes no calls itself.
     """
 
+    shown_by: tuple[str, ...]
+    mark: str
     opening: str
-    closing: str
-    separator: str
-    arguments: str
-    takes_many: bool
+    middle: str = ""
+    header: str = ""
+    arguments: Arguments = JSON
+    closing: str = ""
+    separator: str = ""
+    joined: str = ""
+    forced: str = ""
+    takes_many: bool = True
+    takes_results: bool = True
 
     @property
-    def mark(self) -> str:
-        """What tells that a call begins."""
-        return self.opening.rstrip() or "{"
+    def between(self) -> str:
+        """An expression of what stands between name and arguments."""
+        return f"/{self.header}/" if self.header else literal(self.middle) if self.middle else ""
+
+    def written(self, calls: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return calls as the model writes them: each, or all that are joined."""
+        texts = [call["name"] + self.middle + self.arguments.written(call["arguments"]) for call in calls]
+        texts = [self.joined.join(texts)] if self.joined else texts
+        return [self.opening + text + self.closing for text in texts]
 
 
 HERMES = CallSyntax(
-    opening="<tool_call>\n", closing="\n</tool_call>", separator="\n", arguments="arguments", takes_many=True
+    # The beginning of a call, as templates quote it; others write lists of calls.
+    shown_by=("<tool_call>", r"\{\\*[\"']name\\*[\"']", r"(?s)\A(?!.*<tool_calls>)"),
+    mark="<tool_call>",
+    opening='<tool_call>\n{"name": "',
+    middle='", "arguments": ',
+    closing="}\n</tool_call>",
+    separator="\n",
+    takes_results=False,
 )
-"""Hermes, Qwen 2.5 and 3, SmolLM, and every model that is told so in its prompt."""
+"""Hermes, Qwen 2.5 and 3, SmolLM, Granite 4, and every model that is told so in its prompt."""
 
-LLAMA = CallSyntax(opening="", closing="", separator="; ", arguments="parameters", takes_many=False)
+LLAMA = CallSyntax(
+    shown_by=("ipython", '"parameters"'),
+    mark="",
+    opening='{"name": "',
+    middle='", "parameters": ',
+    closing="}",
+    separator="; ",
+    takes_many=False,
+)
 """Llama 3.1 to 3.3."""
 
-
-_NAMED = re.compile(r"\{\\*[\"']name\\*[\"']")
-"""The beginning of a call, as templates quote it."""
+FORMS = (
+    CallSyntax(  # gpt-oss
+        shown_by=(r"<\|channel\|>", r"to=", r"functions\."),
+        mark=" to=functions.",
+        opening=" to=functions.",
+        middle="<|message|>",
+        header=r"( ?<\|channel\|>commentary)?( ?(<\|constrain\|>)?json)?<\|message\|>",
+        forced="<|channel|>commentary to=functions.",
+        takes_many=False,
+    ),
+    CallSyntax(  # Gemma 4
+        shown_by=(r"<\|tool_call>call:",),
+        mark="<|tool_call>",
+        opening="<|tool_call>call:",
+        arguments=BARE,
+        closing="<tool_call|>",
+    ),
+    CallSyntax(  # Qwen 3.5, Qwen 3 Coder, Nemotron 3
+        shown_by=("<tool_call>", "<function="),
+        mark="<tool_call>",
+        opening="<tool_call>\n<function=",
+        middle=">\n",
+        arguments=TAGGED,
+        closing="\n</tool_call>",
+        separator="\n",
+    ),
+    HERMES,
+    CallSyntax(  # LFM2 and LFM2.5
+        shown_by=(r"List of tools: (<\|tool_list_start\|>)?\[",),
+        mark="<|tool_call_start|>",
+        opening="<|tool_call_start|>[",
+        arguments=PYTHON,
+        closing="]<|tool_call_end|>",
+        joined=", ",
+    ),
+    CallSyntax(  # Ministral 3
+        shown_by=(r"\[TOOL_CALLS\]", r"\[ARGS\]", r"(?s)\A(?!.*\[CALL_ID\])"),
+        mark="[TOOL_CALLS]",
+        opening="[TOOL_CALLS]",
+        middle="[ARGS]",
+    ),
+    LLAMA,
+)
 
 
 def syntax_of(template: str) -> CallSyntax | None:
     """Return what a template teaches its model; None if it knows no tools, or writes calls in a way of its own."""
     if "tools" not in template:
         return None
-    if "<tool_call>" in template and _NAMED.search(template) and "<function=" not in template:
-        return HERMES
-    if "ipython" in template and '"parameters"' in template:
-        return LLAMA
-    return None
-
-
-def one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the same conversation with one call per message, each followed by its result."""
-    made: list[dict[str, Any]] = []
-    results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
-    placed: set[str] = set()
-    for message in messages:
-        calls = message.get("tool_calls", ())
-        if len(calls) < 2:
-            if message.get("tool_call_id") not in placed:
-                made.append(message)
-            continue
-        for number, call in enumerate(calls):
-            made.append({**message, "content": "" if number else message["content"], "tool_calls": [call]})
-            if call["id"] in results:
-                made.append(results[call["id"]])
-                placed.add(call["id"])
-    return made
-
-
-def in_plain_text(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a conversation for templates without tools: they, their calls and results become text of messages."""
-    made: list[dict[str, Any]] = []
-    for is_result, those in groupby(messages, lambda message: message["role"] == "tool"):
-        if is_result:
-            texts = [f"<tool_response>\n{message['content']}\n</tool_response>" for message in those]
-            made.append({"role": "user", "content": "\n".join(texts)})
-        else:
-            made += map(_with_calls, those)
-    if tools:
-        instructions = _INSTRUCTIONS.format(tools="\n".join(dumps(tool, ensure_ascii=False) for tool in tools))
-        if made[0]["role"] == "system":
-            made[0] = {**made[0], "content": f"{made[0]['content']}\n\n{instructions}"}
-        else:
-            made.insert(0, {"role": "system", "content": instructions})
-    return made
-
-
-def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message with its calls as text."""
-    if "tool_calls" not in message:
-        return message
-    calls = [_written(call["function"]) for call in message["tool_calls"]]
-    texts = ([message["content"]] if message["content"] else []) + calls
-    return {"role": "assistant", "content": "\n".join(texts)}
-
-
-def _written(function: dict[str, Any]) -> str:
-    call = {"name": function["name"], HERMES.arguments: function["arguments"]}
-    return HERMES.opening + dumps(call, ensure_ascii=False) + HERMES.closing
-
-
-_INSTRUCTIONS = """# Tools
-
-You may call functions to answer the user. These are their signatures:
-<tools>
-{tools}
-</tools>
-
-Write each call as a JSON object with the function's name and its arguments, like this:
-<tool_call>
-{{"name": "function-name", "arguments": {{"argument-name": "value"}}}}
-</tool_call>"""
+    return next((form for form in FORMS if all(re.search(shown, template) for shown in form.shown_by)), None)

@@ -8,7 +8,8 @@ from typing import Any
 from edge_spec.errors import PromptError
 from edge_spec.generation.control_names import RenderedText
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.server.call_syntax import HERMES, CallSyntax, in_plain_text, one_call_each, syntax_of
+from edge_spec.server.call_messages import in_plain_text, one_call_each, with_thoughts
+from edge_spec.server.call_syntax import HERMES, CallSyntax, syntax_of
 from edge_spec.server.fields import FunctionFields
 
 __all__ = ["chat_prompt", "declared"]
@@ -33,14 +34,15 @@ def chat_prompt(
         PromptError: the template refuses the messages.
     """
     template = prompts.chat_template or ""
+    messages = with_thoughts(messages, template)
     syntax = syntax_of(template)
     if syntax is not None and tools:
         options = {**options, "tools": list(tools)}
     if syntax is None:
         messages = in_plain_text(messages, tools)
     elif "tool_calls" not in template:
-        # SmolLM3's shows tools, and would leave earlier calls out.
-        messages = in_plain_text(messages, ())
+        # SmolLM3's and LFM2's show tools, and would leave earlier calls out.
+        messages = in_plain_text(messages, (), syntax)
     elif not syntax.takes_many:
         messages = one_call_each(messages)
     try:

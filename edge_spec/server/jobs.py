@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords
 from edge_spec.generation.replies import Replies
+from edge_spec.generation.thoughts import marks_of
 from edge_spec.memory import Ledger
 from edge_spec.model import TextModel
 from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.json_schema import schema_to_lark
 from edge_spec.sampling.lark import Lark
 from edge_spec.server.answers import AnswerParser
-from edge_spec.server.call_grammar import after_thought, calls_grammar
+from edge_spec.server.call_grammar import after_thought, calls_grammar, in_answer, schema_of
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.chat_prompts import chat_prompt, declared
 from edge_spec.server.errors import ApiError, in_fields, too_long
@@ -57,6 +58,7 @@ class Job:
         asked: options of every reply.
         plainly: without drafts.
         syntax: how the model writes calls; None if it may make none.
+        schemas: those of the arguments of calls, by function.
         token_events: whether the response tells who had guessed each token.
     """
 
@@ -65,6 +67,7 @@ class Job:
     asked: ReplyKeywords
     plainly: bool = False
     syntax: CallSyntax | None = None
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     token_events: bool = False
 
     @property
@@ -81,7 +84,7 @@ class Job:
 
     def parser(self, model: TextModel, number: int) -> AnswerParser:
         """Reads the reply ``number`` as a message."""
-        return AnswerParser(model.prompts.opening(self.prompts[number // self.n]), self.syntax)
+        return AnswerParser(model.prompts.opening(self.prompts[number // self.n]), self.syntax, self.schemas)
 
 
 class JobMaker:
@@ -124,24 +127,30 @@ class JobMaker:
         text, syntax = chat_prompt(self._model.prompts, messages, tools, asked.chat_template_kwargs)
         # Before anything that takes longer the larger the request is.
         tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
-        opening = self._model.prompts.opening(tokens)
+        marks = marks_of(self._model.prompts.chat_template or "")
+        is_open = marks.opening in self._model.prompts.opening(tokens)
         grammar = _wanted_grammar(asked, functions)
         if functions:
             is_required = asked.tool_choice != "auto"
             # Where the answer is free it may begin with a thought, whatever the template knows.
-            may_think = not opening and (not is_required or "</think>" in (self._model.prompts.chat_template or ""))
+            template = self._model.prompts.chat_template or ""
+            may_think = not is_open and (not is_required or marks.closing in template)
             grammar = calls_grammar(
                 functions,
                 syntax,
                 required=is_required,
                 several=asked.parallel_tool_calls,
                 may_think=may_think,
+                marks=marks,
             )
-        if grammar is not None and opening:
-            grammar = after_thought(grammar)
+        elif grammar is not None and marks.answer and not is_open:
+            grammar = in_answer(grammar, marks)
+        if grammar is not None and is_open:
+            grammar = after_thought(grammar, marks)
         logprobs = asked.top_logprobs if asked.logprobs else None
         job = self._job(asked, body, (tokens,), grammar=grammar, logprobs=logprobs)
-        return replace(job, syntax=syntax if functions else None)
+        schemas = {function.name: schema_of(function) for function in functions}
+        return replace(job, syntax=syntax if functions else None, schemas=schemas)
 
     def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
         """Token ids of a prompt that has room in the context."""

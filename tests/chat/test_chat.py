@@ -13,7 +13,6 @@ from edge_spec import TextModel
 from edge_spec.chat import Message
 from edge_spec.chat.saving import to_json, to_markdown
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
-from edge_spec.generation.text_stream import Thinking
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
@@ -103,28 +102,3 @@ def test_bad_input_changes_nothing(load: Callable[..., TextModel]) -> None:
         model.chat(max_tokens=0).send("x")
     with pytest.raises(PromptError):
         model.chat(messages=[{"role": "king", "content": "x"}])
-
-
-@pytest.mark.parametrize("cuts", [(1,), (3, 5, 7), (100,), (2, 2, 2, 2, 2, 2, 2, 2)])
-def test_thoughts_are_told_from_answers_however_they_are_cut(cuts: tuple[int, ...]) -> None:
-    def parts(text: str, before: str = "") -> tuple[str, str]:
-        thinking, place, found = Thinking(before), 0, []
-        for number in range(len(text)):
-            size = cuts[number % len(cuts)]
-            found += thinking.push(text[place : place + size])
-            place += size
-        found += thinking.finish()
-        return tuple("".join(part for is_thought, part in found if is_thought == wanted) for wanted in (True, False))  # type: ignore[return-value]
-
-    assert parts("<think>Hm < so</think>\n\nYes <b>") == ("Hm < so", "Yes <b>")
-    assert parts(" <think>open") == ("open", "")
-    assert parts("so</think>Yes", "<think>\n") == ("so", "Yes")
-    assert parts("plain <think>no</think>") == ("", "plain <think>no</think>")
-    assert parts("more", "<think>a</think>b") == ("", "more")
-    # Gemma 4 has marks of its own, and its template may write an empty thought.
-    assert parts("<|channel>thought\nHm </think> <channel|>Yes <channel|>") == ("\nHm </think> ", "Yes <channel|>")
-    assert parts("<|channel>thought\nHm <chan") == ("\nHm <chan", "")
-    assert parts("so<channel|>Yes", "<|channel>thought\n") == ("so", "Yes")
-    assert parts("Yes", "<|channel>thought\n<channel|>") == ("", "Yes")
-    assert parts("<|channel>final") == ("", "<|channel>final")
-    assert parts("<think><channel|></think>Yes") == ("<channel|>", "Yes")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_tokenizers import SENTENCE_PIECE, byte_fallback
+from made_tokenizers import SENTENCE_PIECE, byte_fallback, special_token
 
 from edge_spec.errors import (
     EdgeSpecError,
     UnsupportedModel,
 )
+from edge_spec.generation.thoughts import THOUGHTS
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.json_tokenizer import JsonTokenizer
 from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
+from edge_spec.server.call_syntax import FORMS
+from edge_spec.tokens.shown import SHOWN
 
 DRAFT = resolve_family("demo").draft
 assert DRAFT is not None
@@ -120,3 +125,32 @@ def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path: Path) -> None:
 def test_a_text_that_is_no_unicode_is_refused(made: dict[str, Path]) -> None:
     with pytest.raises(EdgeSpecError, match="not Unicode at character 1"):
         open_tokenizer(made["plain"]).tokenize("a\ud800", add_special=True)
+
+
+def test_marks_that_are_special_tokens_are_text_to_readers_unless_they_end_a_reply(tmp_path: Path) -> None:
+    byte_fallback(tmp_path, SENTENCE_PIECE).close()
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text("utf-8"))
+    first = len(content["model"]["vocab"])
+    names = ["<|channel|>", "<|end|>", "<|return|>", "[THINK]"]
+    for token, name in enumerate(names, first):
+        content["model"]["vocab"][name] = token
+        content["added_tokens"].append(special_token(token, name))
+    path.write_text(json.dumps(content), "utf-8")
+    for ends, shown in ((2, [True, True, False, True]), (first + 1, [True, False, False, True])):
+        tokenizer = JsonTokenizer(path, bos=1, eos=2, ends=frozenset((ends,)))
+        tokens = tokenizer.tokenize("".join(names), add_special=False)
+        assert tokens == list(range(first, first + 4))
+        read = [name if is_shown else "" for name, is_shown in zip(names, shown, strict=True)]
+        assert [tokenizer.token_bytes(token).decode() for token in tokens] == read
+        assert set(names) <= set(tokenizer.control_names)
+        # What a message says stays text.
+        assert not {*tokenizer.tokenize("".join(names), add_special=False, controls=False)} & {*tokens}
+        tokenizer.close()
+
+
+def test_every_mark_of_thoughts_and_calls_is_shown() -> None:
+    written = "".join(form.opening + form.middle + form.forced + form.closing for form in FORMS)
+    written += "".join(marks.opening + marks.closing + marks.between + marks.answer for marks in THOUGHTS)
+    marks = re.findall(r"</?[a-z_]+>|<\|[a-z_]+\|?>|<[a-z_]+\|>|\[/?[A-Z_]+\]", written)
+    assert {*marks} | {'<|"|>', "<|start|>", "<|constrain|>"} == SHOWN

@@ -1,0 +1,322 @@
+"""Arguments of calls as families write them: read as JSON while they stream in, and allowed by a grammar."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edge_spec.foreign import parse_json
+from edge_spec.generation.piece_reader import PieceReader, Waiting
+from edge_spec.sampling.json_schema import ANNOTATIONS, json_expression
+from edge_spec.sampling.lark import literal
+from edge_spec.server.call_schemas import (
+    KINDS,
+    Rules,
+    Schema,
+    kinds_of,
+    properties,
+    property_of,
+    referred,
+    refused,
+    values_of,
+    with_definitions,
+)
+
+__all__ = ["BARE", "JSON", "PYTHON", "TAGGED", "Arguments"]
+
+Put = Callable[[str], object]
+"""Takes the next piece of the arguments in JSON."""
+
+_SPELLED = {"true": "True", "false": "False", "null": "None"}
+_WORDS = {word: value for value, word in _SPELLED.items()}
+
+
+class Arguments(ABC):
+    """How a family writes the arguments of a call."""
+
+    @abstractmethod
+    def read(self, text: PieceReader[Any], schema: Schema, put: Put) -> Waiting[None]:
+        """Read them off the beginning of a text."""
+
+    @abstractmethod
+    def grammar(self, schema: Schema, rules: Rules) -> str:
+        """Return an expression of those that a schema allows.
+
+        Raises:
+            SettingsError: it cannot be kept.
+        """
+
+    def written(self, values: Mapping[str, Any]) -> str:
+        """Return them as the model writes them, for templates that do not."""
+        return json.dumps(values, ensure_ascii=False)
+
+
+class _Json(Arguments):
+    def read(self, text: PieceReader[Any], schema: Schema, put: Put) -> Waiting[None]:
+        depth, in_string, is_escaped = 0, False, False
+        while (yield from text.some()):
+            if not depth:
+                text.held = text.held.lstrip()
+            for place, char in enumerate(text.held):
+                if in_string:
+                    in_string = is_escaped or char != '"'
+                    is_escaped = not is_escaped and char == "\\"
+                elif char == '"':
+                    in_string = True
+                else:
+                    depth += (char in "{[") - (char in "}]")
+                    if not depth:
+                        put(text.held[: place + 1])
+                        text.held = text.held[place + 1 :]
+                        return
+            put(text.held)
+            text.held = ""
+
+    def grammar(self, schema: Schema, rules: Rules) -> str:
+        return json_expression(schema)
+
+
+class _Spelled(Arguments):
+    """Values as JSON has them, spelled otherwise: names without quotes, strings in quotes of their own."""
+
+    quotes: tuple[str, ...]
+
+    def read(self, text: PieceReader[Any], schema: Schema, put: Put) -> Waiting[None]:
+        closing: list[str] = []
+        while (yield from text.some()):
+            found = yield from text.next_of(*"{([", *"})]", *",:=", *self.quotes)
+            if not found:
+                put((yield from _word(text)))
+            elif found in self.quotes:
+                put('"')
+                yield from self._string(text, found, put)
+            elif found in "{([":
+                closing.append("]" if found == "[" else "}")
+                put("[" if found == "[" else "{")
+            elif found in "})]":
+                put(closing.pop() if closing else "")
+                if not closing:
+                    return
+            else:
+                put(", " if found == "," else ": ")
+
+    def _string(self, text: PieceReader[Any], quote: str, put: Put) -> Waiting[None]:
+        """Read a string behind its first quote."""
+        if (yield from text.until(lambda piece: put(_escaped(piece)), quote)):
+            put('"')
+
+
+class _Python(_Spelled):
+    """Keyword arguments: LFM2."""
+
+    quotes = ('"', "'")
+
+    def _string(self, text: PieceReader[Any], quote: str, put: Put) -> Waiting[None]:
+        while (yield from text.until(lambda piece: put(_escaped(piece)), "\\", quote, keep=True)):
+            if text.held[0] == quote:
+                text.held = text.held[1:]
+                put('"')
+                return
+            while len(text.held) < (6 if text.held[1:2] == "u" else 2):
+                if text.has_ended:
+                    text.held = ""
+                    return
+                yield
+            n = 6 if text.held[1] == "u" else 2
+            escape, text.held = text.held[:n], text.held[n:]
+            # JSON has the same ones but for this, and what is none stands for itself.
+            if escape[1] not in '"\\/bfnrtu':
+                escape = _escaped("'" if escape[1] == "'" else escape)
+            put(escape)
+
+    def grammar(self, schema: Schema, rules: Rules) -> str:
+        named = properties(schema)
+        if named is None:
+            any_part = rules.named(rf"/[A-Za-z_][A-Za-z0-9_]*=/ ({self._value({})})")
+            return f'"(" ({any_part} (", " {any_part})*)? ")"'
+        parts = [(f"{literal(f'{name}=')} ({self._value(part)})", is_needed) for name, part, is_needed in named]
+        return f'"(" {rules.members(parts, ", ")} ")"'
+
+    def _value(self, schema: Schema) -> str:
+        """Return an expression of a value: in JSON, which Python reads but for three words, or as Python has it."""
+        kinds, ways = kinds_of(schema), [json_expression(schema)]
+        ways += ['"True"', '"False"'] if not kinds or "boolean" in kinds else []
+        ways += ['"None"'] if not kinds or "null" in kinds else []
+        values = values_of(schema)
+        if values is not None:
+            plain = [value for value in values if isinstance(value, str) and not {*value} & {*"'\\\n\r"}]
+            ways = [ways[0], *(literal(f"'{value}'") for value in plain)]
+        elif kinds == {"string"} and not schema.keys() - ANNOTATIONS - {"type"}:
+            ways.append(r"/'([^'\\\r\n]|\\[\\'nrt])*'/")
+        return " | ".join(ways)
+
+    def written(self, values: Mapping[str, Any]) -> str:
+        spelled = ((name, json.dumps(value, ensure_ascii=False)) for name, value in values.items())
+        return "(" + ", ".join(f"{name}={_SPELLED.get(text, text)}" for name, text in spelled) + ")"
+
+
+class _Bare(_Spelled):
+    """An object whose names have no quotes, with strings between ``<|"|>``: Gemma 4."""
+
+    quotes = ('<|"|>',)
+
+    def grammar(self, schema: Schema, rules: Rules) -> str:
+        return self._object(schema, rules)
+
+    def _object(self, schema: Schema, rules: Rules) -> str:
+        named = properties(schema)
+        if named is None:
+            return self._any(rules, is_object=True)
+        # As the template writes them.
+        named = sorted(named, key=lambda each: each[0].lower())
+        parts = [(f"{literal(f'{name}:')} {self._value(part, rules)}", needed) for name, part, needed in named]
+        return rules.named(f'"{{" {rules.members(parts, ",")} "}}"')
+
+    def _value(self, schema: Schema, rules: Rules) -> str:
+        if "$ref" in schema:
+            return self._reference(schema, rules)
+        given = schema.keys() - ANNOTATIONS
+        values, kinds = values_of(schema), schema.get("type")
+        several = schema.get("anyOf", schema.get("oneOf"))
+        if not given:
+            return self._any(rules)
+        if values is not None:
+            return rules.named(" | ".join(literal(self._spelled(value)) for value in values))
+        if isinstance(several, list) and several and given <= {"anyOf", "oneOf"}:
+            parts = [with_definitions(each, schema) for each in several]
+            return rules.named(" | ".join(self._value(part, rules) for part in parts))
+        if isinstance(kinds, list) and kinds:
+            return rules.named(" | ".join(self._value({**schema, "type": kind}, rules) for kind in kinds))
+        if kinds == "object":
+            return self._object(schema, rules)
+        if kinds == "string" and given == {"type"}:
+            return f"{literal(self.quotes[0])} {rules.until(self.quotes[0])}"
+        if kinds == "array" and given <= {"type", "items"}:
+            item = self._value(with_definitions(schema.get("items", {}), schema), rules)
+            return rules.named(f'"[" ({item} ("," {item})*)? "]"')
+        if kinds in ("integer", "number", "boolean", "null"):
+            return rules.named(json_expression(schema))
+        raise refused("it allows what this form of calls cannot be held to")
+
+    def _reference(self, schema: Schema, rules: Rules) -> str:
+        """Return the expression of what a reference means, made once."""
+        name, target = str(schema["$ref"]), referred(schema)
+        if target is None or rules.referred.get(name) == "":
+            raise refused(f"the reference {name} is not kept in this form of calls")
+        if name not in rules.referred:
+            rules.referred[name] = ""
+            rules.referred[name] = self._value(target, rules)
+        return rules.referred[name]
+
+    def _any(self, rules: Rules, *, is_object: bool = False) -> str:
+        """Return the name of a rule for any value, or any object."""
+        value = f"{rules.prefix}any"
+        members = f"/[A-Za-z0-9_$.-]+:/ {value}"
+        whole = rules.named(f'"{{" ({members} ("," {members})*)? "}}"')
+        if f"\n{value}: " not in f"\n{rules.text}":
+            plain = json_expression({"type": ["number", "boolean", "null"]})
+            string = f"{literal(self.quotes[0])} {rules.until(self.quotes[0])}"
+            rules.text += f'{value}: {string} | {whole} | "[" ({value} ("," {value})*)? "]" | {plain}\n'
+        return whole if is_object else value
+
+    def _spelled(self, value: Any) -> str:
+        if isinstance(value, str):
+            return self.quotes[0] + value + self.quotes[0]
+        if isinstance(value, Mapping):
+            return "{" + ",".join(f"{name}:{self._spelled(value[name])}" for name in sorted(value, key=str.lower)) + "}"
+        if isinstance(value, list):
+            return "[" + ",".join(map(self._spelled, value)) + "]"
+        return json.dumps(value)
+
+
+class _Tagged(Arguments):
+    """An element for each argument, strings without quotes: Qwen 3.5."""
+
+    _end = "\n</parameter>"
+
+    def read(self, text: PieceReader[Any], schema: Schema, put: Put) -> Waiting[None]:
+        put("{")
+        is_first = True
+        while (tag := (yield from text.next_of("<parameter=", "</function>"))) == "<parameter=":
+            name: list[str] = []
+            if not (yield from text.until(name.append, ">")):
+                return
+            key = "".join(name)
+            put(("" if is_first else ", ") + json.dumps(key, ensure_ascii=False) + ": ")
+            is_first = False
+            yield from text.some()
+            text.held = text.held.removeprefix("\n")
+            kinds = kinds_of(property_of(schema, key))
+            if kinds == {"string"}:
+                put('"')
+                if not (yield from text.until(lambda piece: put(_escaped(piece)), self._end)):
+                    return
+                put('"')
+            else:
+                value: list[str] = []
+                if not (yield from text.until(value.append, self._end)):
+                    return
+                put(_json_of("".join(value), kinds))
+        put("}" if tag else "")
+
+    def grammar(self, schema: Schema, rules: Rules) -> str:
+        named = properties(schema)
+        if named is None:
+            any_part = rules.named(rf"/<parameter=[^>\n]+>\n/ {rules.until(self._end + chr(10))}")
+            return f'{any_part}* "</function>"'
+        parts = [
+            (f"{literal(f'<parameter={name}>{chr(10)}')} ({self._value(part, rules)})", is_needed)
+            for name, part, is_needed in named
+        ]
+        return f'{rules.members(parts, "")} "</function>"'
+
+    def _value(self, schema: Schema, rules: Rules) -> str:
+        """Return an expression of a value and its end."""
+        end, kinds, values = self._end + "\n", kinds_of(schema), values_of(schema)
+        if values is not None and kinds == {"string"}:
+            return " | ".join(literal(value + end) for value in values)
+        if not kinds or "string" in kinds:
+            if kinds == {"string"} and schema.keys() - ANNOTATIONS - {"type", "$ref", "anyOf", "oneOf"}:
+                raise refused("a string is held to nothing but a list of values in this form of calls")
+            return rules.until(end)
+        ways = [json_expression(schema)]
+        ways += ['"True"', '"False"'] if "boolean" in kinds and values is None else []
+        ways += ['"None"'] if "null" in kinds else []
+        return f"({' | '.join(ways)}) {literal(end)}"
+
+
+JSON, PYTHON, BARE, TAGGED = _Json(), _Python(), _Bare(), _Tagged()
+
+
+def _word(text: PieceReader[Any]) -> Waiting[str]:
+    """Read a name, a number, or what stands for true, false and null; returns it in JSON."""
+    while True:
+        word = re.split(r"[\s,:=(){}\[\]]", text.held, maxsplit=1)[0]
+        rest = text.held[len(word) :].lstrip()
+        if rest:
+            break
+        if text.has_ended:
+            text.held = ""
+            return ""
+        yield
+    text.held = rest
+    return json.dumps(word, ensure_ascii=False) if rest[0] in ":=" else _json_of(word, set())
+
+
+def _json_of(text: str, kinds: set[str]) -> str:
+    """Return the JSON of a value that is written without quotes, of one of some kinds; of any if there are none."""
+    word = _WORDS.get(text.strip(), text.strip())
+    try:
+        kind = KINDS.get(type(parse_json(word)), "null")
+    except ValueError:
+        kind = "string"
+    if kind == "string" or not (not kinds or kind in kinds or (kind == "integer" and "number" in kinds)):
+        return json.dumps(text, ensure_ascii=False)
+    return word
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
