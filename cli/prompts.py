@@ -44,19 +44,25 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None, 
             raise click.UsageError("give the prompt with -p or behind the model, not both")
         text = argument_text(prompt, "the prompt")
     elif file is not None and file != "-":
-        text = decoded(_bytes_of(file), file)
+        text = _without_last_break(decoded(_bytes_of(file), file))
     elif words is not None and file is None and not _is_piped():
         text = ""
     elif sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise click.UsageError("no prompt; give one behind the model, with -p TEXT, -f FILE, or on standard input")
     else:
-        text = decoded(_read_standard_input(asked_for=words is None, silent_s=silent_s), "standard input")
+        piped = _read_standard_input(asked_for=words is None, silent_s=silent_s)
+        text = _without_last_break(decoded(piped, "standard input"))
     if words is not None:
         asked = argument_text(words, "the prompt")
         text = f"{text.rstrip()}\n\n{asked}" if text.strip() else asked
     if not text.strip():
         raise PromptError("the prompt is empty", hint="give some text with -p, -f or on standard input")
     return text
+
+
+def _without_last_break(text: str) -> str:
+    """Return a text without the line break that ``echo`` and editors put behind its last line."""
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _is_piped() -> bool:

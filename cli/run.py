@@ -69,7 +69,7 @@ def command(**values: Any) -> int:
       edge-spec run llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf -f question.txt
       edge-spec run --json-schema '{"properties": {"name": {"type": "string"}}, "required": ["name"]}' -p "Name a dog."
       edge-spec run --answers 4 -p "Give me a name for a cat."
-      edge-spec run --answers 8 --first -p "How many days are in a leap year?"
+      edge-spec run --answers 8 --first -p "Why is the sky blue?"
       git diff | edge-spec run smollm2 "Write a commit message for this."
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """

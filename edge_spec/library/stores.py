@@ -18,9 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_spec.errors import EdgeSpecError
+from edge_spec.errors import EdgeSpecError, ModelNotFound
 from edge_spec.foreign import read_json, read_regular
 from edge_spec.library.user_folder import model_folder, named_in
+from edge_spec.library.wanted import read_catalogue
 from edge_spec.models.catalogue import MANIFEST, family_names, resolve_family
 from edge_spec.models.split_files import is_later_part
 
@@ -74,18 +75,24 @@ def name_of(model: str | os.PathLike[str] | None) -> str:
 
 
 def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found | None:
-    """Return the model of a name; None for a path, a name of the package, and for what is not on this computer.
+    """Return the model of a name; None for a path, a name of the package, and for what nobody knows.
 
     Args:
         own: the user's folder; if None, the one that the environment or the settings name.
         environment: variables, which say where programs keep their models.
+
+    Raises:
+        ModelNotFound: it is not on this computer, and ``edge-spec pull`` knows where it is.
     """
     if name in family_names() or _exists(name):
         return None
     path = named_in(own or model_folder(environment), name)
     if path is not None:
         return Found(name, path, _OWN)
-    return next((each for each in _of_others(environment) if each.name == name), None)
+    found = next((each for each in _of_others(environment) if each.name == name), None)
+    if found is None and name in read_catalogue():
+        raise ModelNotFound(f"the model {name} is not on this computer", hint=f"fetch it: edge-spec pull {name}")
+    return found
 
 
 def all_models(own: Path, environment: Mapping[str, str]) -> Iterator[Found]:

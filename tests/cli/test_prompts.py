@@ -42,8 +42,16 @@ def test_words_behind_the_model_follow_what_is_piped(standard_input: Callable[[i
     assert read_prompt(None, None, "Describe it.") == "a diff\n\nDescribe it."
     standard_input(piped(b" \n"))
     assert read_prompt(None, None, "Hello") == "Hello"
-    standard_input(piped(b"all of it\n"))
+    standard_input(piped(b"all of it\n\n"))
     assert read_prompt(None, None) == "all of it\n"
+
+
+def test_the_last_line_break_is_no_part_of_the_prompt(standard_input: Callable[[int], None], tmp_path: Path) -> None:
+    for written in (b"Once upon a time\n", b"Once upon a time\r\n", b"Once upon a time"):
+        standard_input(piped(written))
+        assert read_prompt(None, None) == "Once upon a time"
+        (tmp_path / "prompt.txt").write_bytes(written)
+        assert read_prompt(None, str(tmp_path / "prompt.txt")) == "Once upon a time"
 
 
 def test_a_pipe_that_nobody_closes_is_not_waited_for_in_silence(
