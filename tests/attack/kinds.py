@@ -222,6 +222,8 @@ def hub(number: int, folder: Path) -> Callable[[], object]:
         changed = mutations.of_bytes(changed)
 
     def ask() -> None:
+        models = folder / "models"
+        shutil.rmtree(models, ignore_errors=True)
         with fake_hub() as made:
             made.repositories = {"org/tiny-GGUF": {"tiny-Q4_0.gguf": b"GGUF" * 25, "config.json": b"{}"}}
             if number % 2:
@@ -230,7 +232,7 @@ def hub(number: int, folder: Path) -> Callable[[], object]:
             made.fault = lambda: faults.pop() if faults else ""
             asking = client(made)
             found = find(wanted("org/tiny-GGUF"), asking)
-            pull(found, asking, folder / "models", {})
+            pull(found, asking, models, {})
 
     return ask
 
