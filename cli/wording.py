@@ -68,5 +68,6 @@ def sampling_in_words(values: Mapping[str, Any]) -> str:
 
 def _value_in_words(value: float | Sequence[str]) -> str:
     if isinstance(value, int | float):
-        return f"{value:g}"
+        # Whole numbers may be too large to be floats.
+        return f"{value:g}" if isinstance(value, float) else str(value)
     return " ".join(map(json.dumps, value)) or "none"

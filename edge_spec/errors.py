@@ -31,6 +31,7 @@ in a Python call, and ``spelled`` gives the words of another surface: `n_ctx` is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from string import Formatter
 from typing import Any
@@ -68,6 +69,10 @@ __all__ = [
 
 BAD_RECORD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """What it raises to decode and read a JSON record that is damaged, or that somebody else wrote in another shape."""
+
+
+_BREAK = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+"""Where ``str.splitlines`` begins another line."""
 
 
 class Arguments(dict[str, Any]):
@@ -122,6 +127,11 @@ def _filled(template: str, values: dict[str, Any], spelling: Spelling) -> str:
     return "".join(parts)
 
 
+def _in_a_line(text: str) -> str:
+    """Return a text with its line breaks written as in Python: what it quotes of others may have some."""
+    return _BREAK.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 class EdgeSpecError(Exception):
     """The root of the tree. ``str(error)`` is one line: what is wrong, then what to do next."""
 
@@ -131,11 +141,11 @@ class EdgeSpecError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        return _in_a_line(f"{self.message}; {self.hint}" if self.hint else self.message)
 
     def spelled(self, spelling: Spelling) -> str:
         """Return the same line with the arguments that it names in other words."""
-        return "; ".join(spelled(text, spelling) for text in (self.message, self.hint) if text)
+        return _in_a_line("; ".join(spelled(text, spelling) for text in (self.message, self.hint) if text))
 
 
 class SettingsError(EdgeSpecError):
@@ -153,7 +163,7 @@ class SettingsError(EdgeSpecError):
 
     def spelled(self, spelling: Spelling) -> str:
         at_fault = f"{spelling(self.argument)} " if self.argument else ""
-        return at_fault + "; ".join(spelled(text, spelling) for text in (self.problem, self.hint) if text)
+        return _in_a_line(at_fault + "; ".join(spelled(text, spelling) for text in (self.problem, self.hint) if text))
 
 
 class GrammarDeadEnd(SettingsError):

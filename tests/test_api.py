@@ -11,7 +11,7 @@ from letters import LetterTokenizer
 from table_model import TableModel, random_table
 
 from edge_spec import TextModel, errors
-from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, SettingsError
+from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, Sentence, SettingsError
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
@@ -321,3 +321,13 @@ def test_an_error_is_one_line_that_says_what_to_do_next() -> None:
     needed = errors.OutOfMemory("x", needed_bytes=3 << 30, available_bytes=1 << 30, hint="less")
     assert "3,072 MiB" in str(needed)
     assert "1,024 MiB" in str(needed)
+
+
+@pytest.mark.parametrize("separator", ["\n", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_what_an_error_quotes_stays_in_its_line(separator: str) -> None:
+    quoted = f"a{separator}b"
+    shown = repr(quoted)[1:-1]
+    error = SettingsError(f"[{quoted}] is wrong", argument="grammar", hint=Sentence("shorten {grammar} {x}", x=quoted))
+    assert str(error) == f"grammar [{shown}] is wrong; shorten `grammar` {shown}"
+    assert error.spelled(lambda named: f"--{named}") == f"--grammar [{shown}] is wrong; shorten --grammar {shown}"
+    assert str(EdgeSpecError(quoted)) == EdgeSpecError(quoted).spelled(str) == shown

@@ -24,7 +24,7 @@ from edge_spec.models.onnx.config_files import TOKENIZER
 
 __all__ = ["require_sound"]
 
-_VERSION = 1
+_VERSION = 2
 _LIBRARIES = ("llama-cpp-python", "tokenizers")
 _SECONDS = 20.0
 

@@ -45,12 +45,19 @@ def _read_tokenizer(path: Path) -> None:
 
 
 def _read_gguf(path: Path, *, tokenizes: bool) -> None:
+    from edge_spec.errors import UnsupportedModel
     from edge_spec.llama_cpp.weights import LlamaWeights
 
-    with closing(LlamaWeights(path, dry=True)) as weights:
+    try:
+        weights = LlamaWeights(path, dry=True)
+    except UnsupportedModel:
+        # Our own kernels want nothing but the vocabulary, which may be read all the same.
+        weights = LlamaWeights(path, vocab_only=True)
+    with closing(weights):
         if tokenizes:
             _use(weights)
-        weights.make_context(_N_CTX)
+        if weights.is_dry:
+            weights.make_context(_N_CTX)
 
 
 def _use(tokenizer: FileTokenizer) -> None:

@@ -25,6 +25,7 @@ class LlamaWeights:
 
     Attributes:
         token_cache: the bytes of tokens that were asked for lately.
+        is_dry: whether the numbers of the weights were left out.
 
     Args:
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
@@ -50,7 +51,7 @@ class LlamaWeights:
     ) -> None:
         lib = library()
         self._c = lib.c
-        self.path = path
+        self.path, self.is_dry = path, dry
         params = self._c.llama_model_default_params()
         params.n_gpu_layers = 0
         params.use_extra_bufts = repack

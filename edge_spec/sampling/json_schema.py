@@ -213,16 +213,21 @@ class _Rewriter:
             schema = _found(self._schema, str(schema["$ref"]))
         if not isinstance(schema, Mapping):
             return {}
+        # What is referred to may be malformed and has not been read yet: it shows nothing, and is refused when it is.
         shown: dict[str, set[str]] = {}
         kinds = schema.get("type")
-        if kinds is not None:
-            kinds = {kinds} if isinstance(kinds, str) else set(map(str, kinds))
+        kinds = {kinds} if isinstance(kinds, str) else set(map(str, kinds)) if isinstance(kinds, list) else set()
+        if kinds:
             shown["type"] = kinds | ({"integer"} if "number" in kinds else set())
-        properties = schema.get("properties", {})
-        named = {f"property {name}": properties.get(name) for name in schema.get("required", ())}
+        properties, required = schema.get("properties"), schema.get("required")
+        if not isinstance(properties, Mapping) or not isinstance(required, list):
+            properties, required = {}, []
+        named = {f"property {name}": properties.get(name) for name in required if isinstance(name, str)}
         for key, fixed in {"value": schema, **named}.items():
-            if isinstance(fixed, Mapping) and ("const" in fixed or "enum" in fixed):
-                shown[key] = {json.dumps(value) for value in fixed.get("enum", [fixed.get("const")])}
+            if isinstance(fixed, Mapping) and isinstance(fixed.get("enum"), list):
+                shown[key] = {json.dumps(value) for value in fixed["enum"]}
+            elif isinstance(fixed, Mapping) and "const" in fixed:
+                shown[key] = {json.dumps(fixed["const"])}
         return shown
 
     def _items(self, schema: Any, place: str) -> dict[str, Any]:

@@ -54,16 +54,21 @@ def _tried(kind: str, numbers: range, home: Path) -> tuple[Counter[str], str]:
     return Counter(json.loads(outcome.out.strip().splitlines()[-1])) if not fault else Counter(), fault
 
 
-def _finds(kind: str, numbers: range, home: Path) -> Iterator[tuple[int, str]]:
-    """Yield the cases that go wrong alone, with what goes wrong; the first one for all, if none does."""
+def _finds(kind: str, numbers: range, fault: str, home: Path) -> Iterator[tuple[range, str]]:
+    """Yield the cases that go wrong alone, with what goes wrong; all of them, if none does.
+
+    Args:
+        fault: what went wrong with all of them.
+    """
     found = False
-    for number in numbers:
-        _, fault = _tried(kind, range(number, number + 1), home)
-        if fault:
+    for number in numbers if len(numbers) > 1 else ():
+        alone = range(number, number + 1)
+        _, told = _tried(kind, alone, home)
+        if told:
             found = True
-            yield number, fault
+            yield alone, told
     if not found:
-        yield numbers.start, f"only together with {len(numbers) - 1} others"
+        yield numbers, fault
 
 
 def attack(kind: str, numbers: range, seconds: float, told: Callable[[str], object]) -> tuple[Counter[str], int]:
@@ -85,9 +90,10 @@ def attack(kind: str, numbers: range, seconds: float, told: Callable[[str], obje
             done, fault = _tried(kind, together, Path(place))
             ended.update(done)
             if fault:
-                for number, each in [(start, fault)] if len(together) == 1 else _finds(kind, together, Path(place)):
+                for cases, each in _finds(kind, together, fault, Path(place)):
                     ended["fault"] += 1
-                    told(f"{each}: python tests/attack/campaign.py {kind} --first {number} --cases 1")
+                    again = f"{kind} --first {cases.start} --cases {len(cases)}"
+                    told(f"{each}: python tests/attack/campaign.py {again}")
     return ended, numbers.stop
 
 

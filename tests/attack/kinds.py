@@ -6,10 +6,10 @@ A case ends by itself, by an error of ours that has been told in a line, or by l
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from chat_world import chat_model, chat_table
+from commands import command as real_command
 from fake_hub import COMMIT, FAULTS, client, fake_hub
 from family_templates import FAMILIES
 from gguf_files import write_gguf
@@ -145,7 +146,7 @@ def onnx(number: int, folder: Path) -> Callable[[], object]:
     shutil.rmtree(changed, ignore_errors=True)
     shutil.copytree(base, changed)
     files = sorted(path for path in changed.iterdir() if path.suffix in (".json", ".onnx", ".jinja"))
-    for path in mutations.random.choices(files, k=mutations.random.choice((1, 1, 2))):
+    for path in mutations.random.sample(files, k=mutations.random.choice((1, 1, 2))):
         raw = path.read_bytes()
         if path.suffix == ".json" and mutations.random.random() < 0.8:
             path.write_text(json.dumps(mutations.of_json(json.loads(raw))))
@@ -222,6 +223,8 @@ def hub(number: int, folder: Path) -> Callable[[], object]:
         changed = mutations.of_bytes(changed)
 
     def ask() -> None:
+        models = folder / "models"
+        shutil.rmtree(models, ignore_errors=True)
         with fake_hub() as made:
             made.repositories = {"org/tiny-GGUF": {"tiny-Q4_0.gguf": b"GGUF" * 25, "config.json": b"{}"}}
             if number % 2:
@@ -230,7 +233,7 @@ def hub(number: int, folder: Path) -> Callable[[], object]:
             made.fault = lambda: faults.pop() if faults else ""
             asking = client(made)
             found = find(wanted("org/tiny-GGUF"), asking)
-            pull(found, asking, folder / "models", {})
+            pull(found, asking, models, {})
 
     return ask
 
@@ -335,7 +338,7 @@ class Kind:
         Raises:
             AssertionError: it computes for more than ten seconds, or its error more than a line.
         """
-        began = time.process_time()
+        began = sum(os.times()[:4])
         try:
             self.case(number, folder)()
         except EdgeSpecError as error:
@@ -343,7 +346,8 @@ class Kind:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(1)
         finally:
-            assert time.process_time() - began < _SECONDS * self.inputs, "more than ten seconds"
+            # Of processes that it has started as well.
+            assert sum(os.times()[:4]) - began < _SECONDS * self.inputs, "more than ten seconds"
 
 
 KINDS = {
@@ -356,4 +360,5 @@ KINDS = {
     "schema": Kind(schema, at_once=10),
     "hub": Kind(hub, at_once=10),
     "http": Kind(http, inputs=_AT_ONCE),
+    "command": Kind(real_command),
 }

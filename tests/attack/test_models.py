@@ -101,6 +101,17 @@ def test_what_ends_a_process_ends_a_child_once(
     assert len(tried) == 1
 
 
+@pytest.mark.parametrize("options", [("--engine", "llama"), ("--engine", "onnx"), ("--speculation", "ngram")])
+def test_a_vocabulary_is_tried_where_the_weights_are_not_loaded(
+    options: tuple[str, ...], sound: Callable[[], HostileGGUF], home: Path
+) -> None:
+    """The library refuses such a file as a whole, and ends a process that asks it for tokens alone."""
+    model = sound()
+    model.values["tokenizer.ggml.tokens"] = (9, (8, []))
+    outcome = forked(run(model.write(home / "nothing.gguf"), *options), seconds=60)
+    assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (1, ""), outcome.err
+
+
 def test_a_sound_file_is_tried_once_and_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = inspect(resolve_family("demo").target)
     trial._fault.cache_clear()

@@ -17,7 +17,7 @@ import click
 import pytest
 
 from edge_spec.cli import main
-from edge_spec.cli.wording import described, in_options, option_of
+from edge_spec.cli.wording import described, in_options, option_of, sampling_in_words
 from edge_spec.controller.options import LOAD_OPTIONS
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Arguments, Sentence, SettingsError
@@ -340,3 +340,8 @@ def test_every_verb_finds_a_model_by_itself(
     """The default is a name that ``load`` knows, whichever models are installed."""
     code, line = failed(capsys, "plan", "--memory", "10MiB")
     assert (code, "SmolLM2" in line) == (1, True)
+
+
+def test_a_sampler_is_told_with_numbers_of_any_size() -> None:
+    told = sampling_in_words({"temperature": 0.8, "top_k": 2_000_000, "dry_base": 10**400, "dry_breakers": ()})
+    assert told == f"temperature 0.8, top_k 2000000, dry_base 1{'0' * 400}, dry_breakers none"

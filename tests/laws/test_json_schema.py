@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from datetime import datetime, time
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"const": 10**5000}, "is not JSON: Exceeds the limit"),
     ({"type": "object", "propertyNames": {"type": "integer"}}, "at #/propertyNames/type: names are strings"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "at #/oneOf: alternatives 0 and 1 may overlap"),
+    ({"oneOf": [{"type": True}, {"type": "null"}]}, "at #/oneOf: alternatives 0 and 1 may overlap"),
+    ({"oneOf": [{"enum": [1]}, {"type": [1, {}], "required": ["a"]}]}, "at #/oneOf: alternatives 0 and 1 may overlap"),
     ({"allOf": [{"type": "string"}, {"type": "null"}]}, "cannot be kept: Unsatisfiable schema: incompatible types"),
     ({"$ref": "other.json"}, "at #/.ref: 'other.json' is not within the schema"),
     ({"$ref": "#/$defs/x"}, "at #/.ref: '#/.defs/x' does not exist"),
@@ -163,6 +166,16 @@ REFUSED: list[tuple[Any, str]] = [
     ({"if": {}}, "at #/if: the keyword if is not supported"),
     ({"required": ["a"], "additionalProperties": False}, "'a' is required and not allowed"),
 ]
+
+
+@pytest.mark.parametrize("keyword", ["type", "properties", "required", "enum", "const", "$ref"])
+@pytest.mark.parametrize("odd", [True, 7, "x", None, [], [[]], [{}], {}, {"x": 5}])
+def test_alternatives_that_are_referred_to_may_be_of_any_shape(keyword: str, odd: Any) -> None:
+    """They are compared before they are read."""
+    for other in ({}, {"const": 1}, {"required": ["a"], "properties": {"a": {"const": 1}}}):
+        schema = {"oneOf": [{"$ref": "#/$defs/a"}, {"const": 2}], "$defs": {"a": {**other, keyword: odd}}}
+        with suppress(SettingsError):
+            schema_to_lark(schema)
 
 
 WORDS = (
