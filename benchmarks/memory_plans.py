@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from model_shapes import SHAPES, write_shape
+from shape_files import shape_file
 
 __all__ = ["grid", "named", "prepared"]
 
@@ -103,16 +103,6 @@ def large() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384, "engine": "onnx", "kv": "f16"}
 
 
-def model_path(folder: Path, name: str, kind: str) -> Path:
-    """The file of a shape, written if it does not exist."""
-    path = folder / f"{name}-{kind.lower()}.gguf"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_shape(path.with_suffix(".part"), SHAPES[name], kind)
-        path.with_suffix(".part").rename(path)
-    return path
-
-
 def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int) -> dict[str, Any]:
     """Arguments of a session; writes the model files that are missing.
 
@@ -126,8 +116,8 @@ def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int)
     if asked["model"] != "demo":
         for role in ("draft", "intermediate"):
             if role in asked:
-                asked[role] = str(model_path(folder, asked[role], "Q4_0"))
-        asked["model"] = str(model_path(folder, asked["model"], kind))
+                asked[role] = str(shape_file(folder, asked[role], "Q4_0"))
+        asked["model"] = str(shape_file(folder, asked["model"], kind))
     if long:
         asked["fill"] = asked["n_ctx"]
     asked.setdefault("new", (256 if big else 2000) if long else (24 if big else 64))
