@@ -81,13 +81,13 @@ class Contestant:
             from edge_spec.llama_cpp.library import library
 
             settings = LlamaSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
-            model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=None)
+            model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=cache)
             return model, library().features.partition("REPACK")[0].strip()
         source = transcribe(file, cache)
         if self.build:
             source = with_variant(source, self.build, cache / f"{source.folder.name}-{self.build}")
         onnx = ModelSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
-        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)[0], "our kernels"
+        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=cache)[0], "our kernels"
 
     def environment(self) -> dict[str, str]:
         """The environment of its process."""

@@ -53,7 +53,7 @@ ACCURACIES = (0.5, 0.7)
 N_PROMPT, N_CTX, N_RUNS = 64, 1024, 2
 
 _STATE, _SNAPSHOTS = "recurrent state", "snapshots for drafts"
-_OF_WEIGHTS = ("weights, mapped", "weights, repacked", "weights, copied", "vocabulary")
+_OF_WEIGHTS = ("weights, mapped", "experts, mapped", "weights, repacked", "weights, copied", "vocabulary")
 """Lines of a plan that contexts of the same weights share."""
 
 Found = dict[str, Any]

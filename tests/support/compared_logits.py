@@ -19,7 +19,7 @@ from edge_spec.models import inspect
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["Change", "Rows", "by_row", "changed", "off_by", "on_llama", "on_onnx", "rows_of", "set_fact"]
+__all__ = ["Change", "Rows", "by_row", "changed", "off_by", "on_llama", "on_onnx", "rows_of", "set_fact", "swapped"]
 
 Rows = np.ndarray[Any, Any]
 Change = Callable[[Rows], Rows]
@@ -76,6 +76,20 @@ def changed(path: Path, changes: Mapping[str, Change]) -> Path:
         for end, change in changes.items():
             if tensor.name.endswith(end):
                 tensor.data[:] = change(tensor.data.copy())
+    del reader
+    return path
+
+
+def swapped(path: Path, pairs: Mapping[str, str]) -> Path:
+    """Has pairs of tensors of one shape change places in a file: all whose names end so, layer by layer."""
+    reader = gguf.GGUFReader(path, "r+")
+    found = {tensor.name: tensor for tensor in reader.tensors}
+    for one, other in pairs.items():
+        names = [name for name in found if name.endswith(one)]
+        assert names, f"no tensor ends with {one}"
+        for name in names:
+            first, second = found[name].data, found[name.removesuffix(one) + other].data
+            first[:], second[:] = second.copy(), first.copy()
     del reader
     return path
 
