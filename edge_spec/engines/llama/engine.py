@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
-from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
+from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT, most_rows
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
 from edge_spec.engines.llama.recurrent import RecurrentModel
@@ -191,6 +191,7 @@ class LlamaEngine(Engine):
             return (most,)
         if file.architecture not in KEEPS_SNAPSHOTS:
             return (1,)
+        most = min(most, most_rows(file.architecture) or most)
         # Each row but one takes the memory of a whole state, and the fifth and later ones of a draft rarely pay.
         allowed = file.weight_bytes * _SNAPSHOT_SHARE
         wanted = [n for n in _ROWS if n < most and (n == _ROWS[-1] or (n - 1) * file.state_bytes <= allowed)]
