@@ -55,6 +55,9 @@ from edge_spec.speculation.tree import Tree
 PAUSE_S = 0.02
 """Between two processes, so that threads which spin after their work do not spin while the other computes."""
 
+MOST_READINGS = 3
+"""Prompts are read in so many rounds at most: that takes longest, and differs least."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
@@ -195,7 +198,7 @@ def measure(processes: list[Process], options: argparse.Namespace) -> dict[tuple
     orders = [("decode", n) for n in options.widths] + [("prefill", options.prefill)]
     for turn in range(options.rounds + 1):
         for what, n in orders:
-            if what == "prefill" and turn > 5:
+            if what == "prefill" and turn > MOST_READINGS:
                 continue
             for process in processes if turn % 2 else reversed(processes):
                 taken = process.order(what, n)

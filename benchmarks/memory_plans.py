@@ -68,7 +68,16 @@ def grid() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-1b", "kind": "Q8_0", "n_ctx": 600}
     yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 512}
     yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 2048, "fill": 300, "kv_k": "q4_0", "kv_v": "q4_0"}
+    yield from families()
     yield from large()
+
+
+def families() -> Iterator[dict[str, Any]]:
+    """Plans of models with recurrent layers, experts, and a table that stays in its file."""
+    for name in ("lfm2.5-1.2b", "qwen3.5-2b", "gemma4-e2b", "lfm2-8b-a1b"):
+        for engine in ("onnx", "llama"):
+            plan = {"model": name, "kind": "Q4_0", "n_ctx": 1024, "fill": 700, "engine": engine}
+            yield plan | {"speculation": "ngram"}
 
 
 def large() -> Iterator[dict[str, Any]]:
@@ -112,7 +121,7 @@ def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int)
     """
     asked = dict(asked)
     kind = asked.pop("kind", "Q4_0")
-    big = asked["model"].endswith(("1b", "3b")) and asked["model"] != "llama-0.1b"
+    big = asked["model"].endswith(("1b", "2b", "3b")) and asked["model"] != "llama-0.1b"
     if asked["model"] != "demo":
         for role in ("draft", "intermediate"):
             if role in asked:
