@@ -64,7 +64,7 @@ class OnnxEstimator(Estimator):
         return onnx_footprint(file, onnx_settings(settings))
 
 
-_ACTIVATIONS = {"llama": (5, 2), "qwen2": (7, 2), "qwen3": (7, 2)}
+_ACTIVATIONS = {"llama": (5, 2), "qwen2": (7, 2), "qwen3": (7, 2), "lfm2": (5, 2), "qwen35": (4, 2)}
 """Numbers per token while a chunk is read, in units of the feed-forward network's width and of the model's: fitted to
 what 512 tokens took in shapes of 14 million to a billion parameters."""
 
