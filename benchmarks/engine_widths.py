@@ -1,6 +1,12 @@
 """Milliseconds of one decode by number of rows, of contestants in processes of their own that take turns.
 
     python benchmarks/engine_widths.py [model.gguf] [--threads 2] [--cells 100] [--rounds 20] [CONTESTANT ...]
+    python benchmarks/engine_widths.py lfm2-8b-a1b,llama-1.1b --shapes FOLDER --threads 2 --widths 1,2,4,8,16
+
+With ``--shapes`` models are named by their shapes (``shape_files.py``), one measured after the other in one sitting:
+they are written into FOLDER with random weights of ``--kind``, and transcribed there, where they are not there yet, so
+a quiet moment is not spent on that; ``--prepare`` does no more. Q4_0 takes 9 GB with its transcription for 8 billion
+weights.
 
 A contestant is ``llama`` or ``rows`` (ONNX Runtime with edge-spec's kernels), and optionally a build and settings:
 
@@ -11,8 +17,8 @@ A contestant is ``llama`` or ``rows`` (ONNX Runtime with edge-spec's kernels), a
 Leave ``OMP_WAIT_POLICY`` unset: ``passive`` costs llama.cpp a third of its speed at one row, and our kernels nothing.
 All processes stay loaded, and one computes at a time. Rounds alternate between them and between widths, so that noise
 affects all alike. Printed are medians and minima in milliseconds, with all rows output, and the medians relative to one
-row of the first contestant of llama.cpp. ONNX Runtime's own operators, about a hundredth of the time, always use the
-best instructions.
+row, and to as many, of the first contestant of llama.cpp. ONNX Runtime's own operators, about a hundredth of the time,
+always use the best instructions.
 
 ``--aim 1=0.75,4=0.85`` tells for every contestant whether the median decode of 1 row takes at most 0.75 of one row of
 that first contestant, and so on; with ``--strict`` the exit status is 1 if the last contestant misses an aim.
@@ -34,6 +40,7 @@ from time import perf_counter, sleep
 from typing import Any, Self
 
 import numpy as np
+from shape_files import shape_file
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
@@ -47,6 +54,9 @@ from edge_spec.speculation.tree import Tree
 
 PAUSE_S = 0.02
 """Between two processes, so that threads which spin after their work do not spin while the other computes."""
+
+MOST_READINGS = 3
+"""Prompts are read in so many rounds at most: that takes longest, and differs least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +84,13 @@ class Contestant:
             from edge_spec.llama_cpp.library import library
 
             settings = LlamaSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
-            model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=None)
+            model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=cache)
             return model, library().features.partition("REPACK")[0].strip()
         source = transcribe(file, cache)
         if self.build:
             source = with_variant(source, self.build, cache / f"{source.folder.name}-{self.build}")
         onnx = ModelSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
-        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=None)[0], "our kernels"
+        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=cache)[0], "our kernels"
 
     def environment(self) -> dict[str, str]:
         """The environment of its process."""
@@ -97,10 +107,10 @@ def with_variant(source: Transcription, variant: str, folder: Path) -> Transcrip
     """The transcription with a variant set on all of our operators; its weights are links to those of the source."""
     import onnx
 
-    # Attention has one variant per instruction set.
-    chosen = {"MatMulRows": variant, "AttendRows": "avx512" if variant == "avx512-vnni" else variant}
-    if variant in ("avx512-vnni-256", "avx-vnni"):
-        chosen["AttendRows"] = "avx2"
+    # What multiplies no matrices has one variant per instruction set.
+    plain = {"avx512-vnni": "avx512", "avx512-vnni-256": "avx2", "avx-vnni": "avx2"}.get(variant, variant)
+    chosen = {"MatMulRows": variant, "ExpertRows": variant}
+    chosen |= dict.fromkeys(("AttendRows", "ConvolveRows", "DeltaRows"), plain)
     folder.mkdir(exist_ok=True)
     for path in source.folder.iterdir():
         if path.suffix != ".onnx":
@@ -119,7 +129,7 @@ class Process:
     """A contestant that waits for the orders ``decode N`` and ``prefill N`` and answers with seconds."""
 
     def __init__(self, contestant: Contestant, options: argparse.Namespace, cache: Path) -> None:
-        command = [sys.executable, __file__, options.model, contestant.text, "--worker", "--cache", str(cache)]
+        command = [sys.executable, __file__, str(options.model), contestant.text, "--worker", "--cache", str(cache)]
         command += [f"--{name}={getattr(options, name)}" for name in ("threads", "cells", "prefill")]
         self.contestant = contestant
         self._process = subprocess.Popen(
@@ -188,7 +198,7 @@ def measure(processes: list[Process], options: argparse.Namespace) -> dict[tuple
     orders = [("decode", n) for n in options.widths] + [("prefill", options.prefill)]
     for turn in range(options.rounds + 1):
         for what, n in orders:
-            if what == "prefill" and turn > 5:
+            if what == "prefill" and turn > MOST_READINGS:
                 continue
             for process in processes if turn % 2 else reversed(processes):
                 taken = process.order(what, n)
@@ -213,6 +223,9 @@ def main() -> int:
     parser.add_argument("--widths", default="1,2,3,4,5,6,7,8,12,16")
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--cache", type=Path, help="folder for transcriptions")
+    parser.add_argument("--shapes", type=Path, metavar="FOLDER", help="models are shapes, kept in this folder")
+    parser.add_argument("--kind", default="Q4_0", help="of the matrices of shapes")
+    parser.add_argument("--prepare", action="store_true", help="only write and transcribe the shapes")
     parser.add_argument("--aim", type=aims_of, default={}, metavar="N=SHARE,...", help="report whether these are met")
     parser.add_argument("--strict", action="store_true", help="fail if the last contestant misses an aim")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -225,14 +238,27 @@ def main() -> int:
     if not options.aim.keys() <= set(options.widths):
         parser.error("--aim is about widths that are not measured")
     with tempfile.TemporaryDirectory() as scratch:
-        cache = options.cache or Path(scratch)
-        processes = [Process(contestant, options, cache) for contestant in contestants]
-        try:
-            n_missed = report(processes, measure(processes, options), options)
-        finally:
-            for process in processes:
-                process.close()
+        models = [options.model]
+        if options.shapes is not None:
+            options.cache = options.cache or options.shapes / "cache" / "onnx"
+            models = [shape_file(options.shapes, name, options.kind) for name in options.model.split(",")]
+        for model in models if options.shapes is not None else ():
+            transcribe(inspect(model), options.cache)
+        n_missed = 0
+        for model in models if not options.prepare else ():
+            options.model = model
+            n_missed += compared(contestants, options, options.cache or Path(scratch))
     return 1 if options.strict and n_missed else 0
+
+
+def compared(contestants: list[Contestant], options: argparse.Namespace, cache: Path) -> int:
+    """Measure one model; returns how many aims the last contestant misses."""
+    processes = [Process(contestant, options, cache) for contestant in contestants]
+    try:
+        return report(processes, measure(processes, options), options)
+    finally:
+        for process in processes:
+            process.close()
 
 
 def report(
@@ -247,12 +273,14 @@ def report(
     for process in processes:
         name = process.contestant.text
         print(f"{name} ({process.what})")
-        for title, of, scale in (
-            ("median ms", medians, 1e3),
-            ("best ms", {key: min(taken) for key, taken in seconds.items()}, 1e3),
-            (f"of {base}'s first", medians, 1 / medians[base, *one]),
+        best = {key: min(taken) for key, taken in seconds.items()}
+        for title, of, unit in (
+            ("median ms", medians, dict.fromkeys(options.widths, 1e-3)),
+            ("best ms", best, dict.fromkeys(options.widths, 1e-3)),
+            (f"of {base}'s first", medians, dict.fromkeys(options.widths, medians[base, *one])),
+            (f"of {base}'s as many", medians, {n: medians[base, "decode", n] for n in options.widths}),
         ):
-            row = "  ".join(f"{n}: {of[name, 'decode', n] * scale:.2f}" for n in options.widths)
+            row = "  ".join(f"{n}: {of[name, 'decode', n] / unit[n]:.2f}" for n in options.widths)
             print(f"  {title:>9}  {row}")
         prefill = medians[name, "prefill", options.prefill]
         print(

@@ -30,8 +30,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from hybrid_shapes import HYBRIDS, SMALL_HYBRIDS, write_hybrid
+from hybrid_shapes import HYBRIDS, SMALL_HYBRIDS
 from recorded_drafts import recorded_auto
+from shape_files import shape_file
 
 import edge_spec
 from edge_spec.engines.llama.context import LlamaModel
@@ -52,24 +53,10 @@ ACCURACIES = (0.5, 0.7)
 N_PROMPT, N_CTX, N_RUNS = 64, 1024, 2
 
 _STATE, _SNAPSHOTS = "recurrent state", "snapshots for drafts"
-_OF_WEIGHTS = ("weights, mapped", "weights, repacked", "weights, copied", "vocabulary")
+_OF_WEIGHTS = ("weights, mapped", "experts, mapped", "weights, repacked", "weights, copied", "vocabulary")
 """Lines of a plan that contexts of the same weights share."""
 
 Found = dict[str, Any]
-
-
-def shape_file(folder: Path, name: str, kind: str) -> Path:
-    """A model of a shape, written if it is not there."""
-    path = folder / f"{name}-{kind.lower()}.gguf"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        if name in HYBRIDS:
-            write_hybrid(part, HYBRIDS[name], kind)
-        else:
-            write_hybrid(part, SMALL_HYBRIDS[name], kind, seed=1)
-        part.replace(path)
-    return path
 
 
 class Contexts:
@@ -248,7 +235,7 @@ def show(name: str, found: Found) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("shapes", nargs="*", default=list(HYBRIDS), metavar="SHAPE")
+    parser.add_argument("shapes", nargs="*", default=["lfm2.5-1.2b", "qwen3.5-2b"], metavar="SHAPE")
     parser.add_argument("--type", default="Q4_0", help="of the matrices")
     parser.add_argument("--threads", type=int, default=0, help="0: as many as there are cores")
     parser.add_argument("--rounds", type=int, default=30)

@@ -35,6 +35,7 @@ class HybridShape:
         merges: whether the vocabulary has merges rather than scores.
         experts: how many a layer has, how many of them a row uses, and how wide each is, like the one that all rows use
             besides; none if empty.
+        dense: layers at the beginning that have none.
         mtp: layers for further tokens behind the others.
     """
 
@@ -54,6 +55,7 @@ class HybridShape:
     tied: bool = False
     merges: bool = False
     experts: tuple[int, ...] = ()
+    dense: int = 1
     mtp: int = 0
 
 
@@ -72,6 +74,23 @@ HYBRIDS = {
         state=0,
         tied=True,
         merges=True,
+    ),
+    "lfm2-8b-a1b": HybridShape(
+        architecture="lfm2moe",
+        n_layers=24,
+        n_embd=2048,
+        n_ff=7168,
+        n_head=32,
+        n_head_kv=8,
+        head_dim=64,
+        n_vocab=65536,
+        attention=(2, 6, 10, 14, 18, 21),
+        conv=3,
+        state=0,
+        tied=True,
+        merges=True,
+        experts=(32, 4, 1792),
+        dense=2,
     ),
     "qwen3.5-2b": HybridShape(
         architecture="qwen35",
@@ -165,7 +184,7 @@ def _add_sizes(writer: GGUFWriter, s: HybridShape) -> None:
         if s.architecture != "lfm2moe":
             numbers["expert_shared_feed_forward_length"] = s.experts[2]
     if s.architecture == "lfm2moe":
-        numbers |= {"leading_dense_block_count": 1, "expert_gating_func": 2}
+        numbers |= {"leading_dense_block_count": s.dense, "expert_gating_func": 2}
     if s.architecture.startswith("qwen35"):
         # A quarter of a head is turned, in three sections.
         n_pairs = s.head_dim // 8
@@ -208,9 +227,17 @@ class _Tensors:
         of_kind = GGMLQuantizationType[kind]
         n_rows, n_out = n_out, n_out * max(1, n_expert)
         if self._drawn is None and kind not in ("F32", "F16"):
-            self._writer.add_tensor(f"{name}.weight", repeated_blocks(kind, n_out, n_in), raw_dtype=of_kind)
+            # Many different tokens, so that rows choose different experts.
+            blocks = repeated_blocks(kind, n_out, n_in, n_rows=1024 if name == "token_embd" else 16)
+            blocks = blocks.reshape(n_expert, n_rows, -1) if n_expert else blocks
+            self._writer.add_tensor(f"{name}.weight", blocks, raw_dtype=of_kind)
             return
-        values = self._normal(n_out, n_in) if self._drawn is not None else np.ones((n_out, n_in))
+        if self._drawn is not None:
+            values = self._normal(n_out, n_in)
+        elif name.endswith("ffn_gate_inp"):
+            values = self._other.standard_normal((n_out, n_in))
+        else:
+            values = np.ones((n_out, n_in))
         values = (values * (2 / np.sqrt(n_in))).astype(np.float32)
         blocks = gguf.quants.quantize(values, of_kind)
         blocks = blocks.reshape(n_expert, n_rows, -1) if n_expert else blocks
@@ -233,7 +260,7 @@ def _attention(t: _Tensors, s: HybridShape, blk: str, *, gated: bool = False, no
 
 
 def _feed_forward(t: _Tensors, s: HybridShape, blk: str, *, gate: bool = True) -> None:
-    if s.experts and not (s.architecture == "lfm2moe" and blk == "blk.0."):
+    if s.experts and not (s.architecture == "lfm2moe" and int(blk.split(".")[1]) < s.dense):
         _experts(t, s, blk)
         return
     for name in ("ffn_gate", "ffn_up") if gate else ("ffn_up",):

@@ -3,7 +3,7 @@
     python benchmarks/memory_accuracy.py --models FOLDER --json sizes.json --plot sizes.svg   # sizes
     python benchmarks/memory_accuracy.py --models FOLDER --json limit.json --limit --long     # the limit holds
 
-Writes models of common shapes with random weights into FOLDER (some 12 GB with transcriptions; remove it afterwards),
+Writes models of common shapes with random weights into FOLDER (some 30 GB with transcriptions; remove it afterwards),
 then starts a process for every plan, which loads it and writes. With --limit the process gets no more than its budget:
 a control group, version 1 or 2, where this user may create one, which counts everything, cached and mapped pages
 included, which the system then reclaims early; elsewhere, and with --address-space, a limit on address space, with an

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from model_shapes import SHAPES, write_shape
+from shape_files import shape_file
 
 __all__ = ["grid", "named", "prepared"]
 
@@ -68,7 +68,16 @@ def grid() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-1b", "kind": "Q8_0", "n_ctx": 600}
     yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 512}
     yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 2048, "fill": 300, "kv_k": "q4_0", "kv_v": "q4_0"}
+    yield from families()
     yield from large()
+
+
+def families() -> Iterator[dict[str, Any]]:
+    """Plans of models with recurrent layers, experts, and a table that stays in its file."""
+    for name in ("lfm2.5-1.2b", "qwen3.5-2b", "gemma4-e2b", "lfm2-8b-a1b"):
+        for engine in ("onnx", "llama"):
+            plan = {"model": name, "kind": "Q4_0", "n_ctx": 1024, "fill": 700, "engine": engine}
+            yield plan | {"speculation": "ngram"}
 
 
 def large() -> Iterator[dict[str, Any]]:
@@ -103,16 +112,6 @@ def large() -> Iterator[dict[str, Any]]:
     yield {"model": "llama-3b", "kind": "Q4_0", "n_ctx": 16384, "fill": 16384, "engine": "onnx", "kv": "f16"}
 
 
-def model_path(folder: Path, name: str, kind: str) -> Path:
-    """The file of a shape, written if it does not exist."""
-    path = folder / f"{name}-{kind.lower()}.gguf"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_shape(path.with_suffix(".part"), SHAPES[name], kind)
-        path.with_suffix(".part").rename(path)
-    return path
-
-
 def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int) -> dict[str, Any]:
     """Arguments of a session; writes the model files that are missing.
 
@@ -122,12 +121,12 @@ def prepared(asked: dict[str, Any], folder: Path, *, long: bool, n_threads: int)
     """
     asked = dict(asked)
     kind = asked.pop("kind", "Q4_0")
-    big = asked["model"].endswith(("1b", "3b")) and asked["model"] != "llama-0.1b"
+    big = asked["model"].endswith(("1b", "2b", "3b")) and asked["model"] != "llama-0.1b"
     if asked["model"] != "demo":
         for role in ("draft", "intermediate"):
             if role in asked:
-                asked[role] = str(model_path(folder, asked[role], "Q4_0"))
-        asked["model"] = str(model_path(folder, asked["model"], kind))
+                asked[role] = str(shape_file(folder, asked[role], "Q4_0"))
+        asked["model"] = str(shape_file(folder, asked["model"], kind))
     if long:
         asked["fill"] = asked["n_ctx"]
     asked.setdefault("new", (256 if big else 2000) if long else (24 if big else 64))

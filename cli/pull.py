@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from edge_spec.cli.folders import model_dir_option, models_in
+from edge_spec.cli.folders import folder_options, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import context_option, memory_option
@@ -62,7 +62,7 @@ class _CatalogueName(click.ParamType):  # type: ignore[type-arg]
 @option("Output", "--json", "as_json", is_flag=True, help="Without NAME: print one JSON object per catalogue entry.")
 @memory_option(help="Memory to plan for, such as 2GiB.")
 @context_option("Tokens of context to plan for; N+ for at least N.")
-@model_dir_option
+@folder_options
 def command(name: str | None, **values: Any) -> int:
     """Fetch a model and its drafter.
 
@@ -178,7 +178,8 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
             raise click.ClickException(f"{error}; --no-drafts fetches the model alone") from None
     for line in _about_drafters(what, files, folder):
         echo(f"  {line}")
-    asked = {"memory": values["memory"], "cache_dir": None}
+    asked = {"memory": values["memory"]}
+    asked |= {"cache_dir": values["cache_dir"]} if values["cache_dir"] is not None else {}
     asked |= dict([values["ctx"]]) if values["ctx"] is not None else {}
     asked |= {role: path for role, path in previews.items() if role != "target"}
     try:
@@ -191,6 +192,8 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
         f"  here: {chosen.described}; needs {format_size(chosen.needed_bytes)} with {chosen.n_ctx:,} tokens, "
         f"the budget allows {format_size(found.budget_bytes)}"
     )
+    if found.disk_bytes:
+        echo(f"  on the disk besides, written when it is first loaded: {format_size(found.disk_bytes)}")
     return True
 
 

@@ -75,6 +75,8 @@ class Footprint:
     Attributes:
         mapped_bytes: weights that stay mapped from their file. Decoding touches them for every token, so they count
             like memory of our own, although the system could drop them.
+        expert_bytes: the same of experts, of which each token reads some: with less memory the system drops those that
+            were not used for longest, and reads them from the file again.
         repacked_bytes: weights copied into a layout that computes faster.
         copied_bytes: other weights in memory of our own.
         vocabulary_bytes: the tokenizer's tables.
@@ -90,6 +92,7 @@ class Footprint:
     """
 
     mapped_bytes: int = 0
+    expert_bytes: int = 0
     repacked_bytes: int = 0
     copied_bytes: int = 0
     vocabulary_bytes: int = 0
@@ -110,7 +113,7 @@ class Footprint:
     @property
     def weight_bytes(self) -> int:
         """All weights, wherever they lie."""
-        return self.mapped_bytes + self.repacked_bytes + self.copied_bytes
+        return self.mapped_bytes + self.expert_bytes + self.repacked_bytes + self.copied_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -126,6 +129,7 @@ class Footprint:
         """Return what is held, by name, without what is nothing."""
         named = {
             "weights, mapped": self.mapped_bytes,
+            "experts, mapped": self.expert_bytes,
             "weights, repacked": self.repacked_bytes,
             "weights, copied": self.copied_bytes,
             "vocabulary": self.vocabulary_bytes,

@@ -312,6 +312,6 @@ def _shared(parts: Mapping[str, Footprint], weights: Mapping[str, object]) -> di
     found: dict[str, Footprint] = {}
     for role, part in parts.items():
         if any(weights[other] == weights[role] for other in found):
-            part = replace(part, mapped_bytes=0, repacked_bytes=0, copied_bytes=0, vocabulary_bytes=0)
+            part = replace(part, mapped_bytes=0, expert_bytes=0, repacked_bytes=0, copied_bytes=0, vocabulary_bytes=0)
         found[role] = part
     return found

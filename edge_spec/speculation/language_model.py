@@ -17,10 +17,15 @@ import numpy.typing as npt
 from edge_spec.speculation.tree import Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["ANYWHERE", "Capabilities", "LanguageModel", "Logits", "NumericsProfile"]
+__all__ = ["ANYWHERE", "READ_AGAIN", "Capabilities", "LanguageModel", "Logits", "NumericsProfile"]
 
 Logits = npt.NDArray[np.float32]
 """Rows of logits, ``[n, n_vocab]``."""
+
+
+READ_AGAIN = ("overflow", "read again")
+"""The fact of models with a state, which cannot lose tokens in its middle: when a text outgrows the context, what is
+still seen is read again."""
 
 
 @dataclass(frozen=True, kw_only=True)

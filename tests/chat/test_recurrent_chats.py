@@ -119,6 +119,7 @@ def test_a_conversation_outgrows_its_context(
 ) -> None:
     with loaded(hybrids[name], engine, "off", tmp_path, SHORT) as model:
         plain = outgrow(model, temperature)
+        assert ("overflow", "read again") in model.profile.facts
     assert max(map(len, plain.texts)) <= SHORT
     assert any(len(later) < len(earlier) for earlier, later in zip(plain.texts, plain.texts[1:], strict=False))
     require_same_with_drafts(

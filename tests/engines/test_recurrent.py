@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +98,27 @@ def test_the_plan_keeps_as_many_snapshots_as_the_budget_has_room_for(tmp_path: P
         rows = each.models["target"].max_rows
         assert each.parts["target"].snapshot_bytes == (rows - 1) * each.parts["target"].state_bytes
         assert each.parts["target"].state_bytes == pytest.approx(state_bytes, rel=0.02)
+
+
+def test_a_model_as_deep_as_real_ones_has_no_more_snapshots_than_graphs_have_room_for(tmp_path: Path) -> None:
+    """With 16 rows llama.cpp would end the process, and a plan asks it as well."""
+    shape = replace(
+        SMALL_HYBRIDS["lfm2"],
+        architecture="lfm2moe",
+        n_layers=24,
+        attention=(2, 6, 10, 14, 18, 21),
+        experts=(32, 4, 32),
+        dense=2,
+    )
+    path = write_hybrid(tmp_path / "deep.gguf", shape, "Q8_0", seed=1)
+    asked = ("--engine", "llama", "--ctx", "640", "--speculation", "ngram", "--json")
+    command = [sys.executable, "-m", "edge_spec", "plan", str(path), *asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["chosen"]["choices"]["rows"] == 8
+    with loaded(path, "ngram", max_rows=16) as model:
+        assert model.followed["target"].model.capabilities.max_rows == 8
+        ask(model, PROMPTS[0], 0, 1.0, 60)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from edge_spec.models import inspect
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["Change", "Rows", "by_row", "changed", "on_llama", "on_onnx", "rows_of", "set_fact"]
+__all__ = ["Change", "Rows", "by_row", "changed", "off_by", "on_llama", "on_onnx", "rows_of", "set_fact", "swapped"]
 
 Rows = np.ndarray[Any, Any]
 Change = Callable[[Rows], Rows]
@@ -30,7 +30,7 @@ def by_row(ours: Rows, theirs: Rows) -> Rows:
     return np.asarray(np.sqrt(np.mean((ours - theirs) ** 2, axis=-1)) / theirs.std(axis=-1))
 
 
-def rows_of(model: LanguageModel, text: list[int], widths: list[int], *, start: int = 4) -> Rows:
+def rows_of(model: LanguageModel, text: list[int], widths: Sequence[int], *, start: int = 4) -> Rows:
     """Rows of a text but those of its first tokens, in decodes of these widths by turns."""
     if model.n_past < start:
         model.prefill(text[model.n_past : start])
@@ -43,14 +43,23 @@ def rows_of(model: LanguageModel, text: list[int], widths: list[int], *, start: 
     return np.concatenate(rows)
 
 
-def on_llama(path: Path, text: list[int]) -> Rows:
+def on_llama(path: Path, text: list[int], *, flash: bool = False) -> Rows:
     weights = LlamaWeights(path)
-    settings = LlamaSettings(n_ctx=640, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=False)
+    settings = LlamaSettings(n_ctx=640, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=flash)
     model, _ = open_llama(weights, settings, file="x", cache_dir=None)
     rows = rows_of(model, text, [8])
     model.close()
     weights.close()
     return rows
+
+
+def off_by(path: Path, text: list[int], ours: Rows, exact: Rows) -> list[float]:
+    """How far our rows, and those of llama.cpp with and without flash attention, are from exact ones.
+
+    They are compared by medians: what is rounded to 8 bits lets a few rows of each choose another expert.
+    """
+    theirs = (on_llama(path, text, flash=flash) for flash in (True, False))
+    return [float(np.median(by_row(rows, exact))) for rows in (ours, *theirs)]
 
 
 def on_onnx(path: Path, folder: Path, **values: Any) -> LanguageModel:
@@ -67,6 +76,20 @@ def changed(path: Path, changes: Mapping[str, Change]) -> Path:
         for end, change in changes.items():
             if tensor.name.endswith(end):
                 tensor.data[:] = change(tensor.data.copy())
+    del reader
+    return path
+
+
+def swapped(path: Path, pairs: Mapping[str, str]) -> Path:
+    """Has pairs of tensors of one shape change places in a file: all whose names end so, layer by layer."""
+    reader = gguf.GGUFReader(path, "r+")
+    found = {tensor.name: tensor for tensor in reader.tensors}
+    for one, other in pairs.items():
+        names = [name for name in found if name.endswith(one)]
+        assert names, f"no tensor ends with {one}"
+        for name in names:
+            first, second = found[name].data, found[name.removesuffix(one) + other].data
+            first[:], second[:] = second.copy(), first.copy()
     del reader
     return path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CANNOT_SHIFT", "GRAPH_NODES", "KEEPS_SNAPSHOTS", "RECURRENT"]
+__all__ = ["CANNOT_SHIFT", "GRAPH_NODES", "KEEPS_SNAPSHOTS", "RECURRENT", "most_rows"]
 
 KEEPS_SNAPSHOTS = frozenset(
     (
@@ -79,3 +79,12 @@ GRAPH_NODES = {
 }
 """For how many operations the library's graphs have room, by each token of a chunk; from ``graph_max_nodes`` in its
 llama-context.cpp. Those of other architectures depend on the number of tensors alone, and are small."""
+
+_FEW_ROWS = 8
+"""Where room depends on the number of tensors, and each snapshot takes some of it. In LFM2-8B-A1B's 24 layers and
+Nemotron-H's 52 the library ends the process where a decode has 16 rows."""
+
+
+def most_rows(architecture: str) -> int | None:
+    """Return how many rows a decode with snapshots may have for the library's sake; None for any number."""
+    return None if architecture not in KEEPS_SNAPSHOTS or architecture in GRAPH_NODES else _FEW_ROWS

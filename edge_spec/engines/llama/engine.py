@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
-from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
+from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT, most_rows
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
 from edge_spec.engines.llama.recurrent import RecurrentModel
@@ -22,7 +22,7 @@ from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import head_of
 from edge_spec.models.model_file import kv_cache_bytes
-from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
+from edge_spec.speculation.language_model import READ_AGAIN, LanguageModel, NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["LlamaEngine", "LlamaEstimator", "LlamaOpener", "llama_profile", "open_llama"]
@@ -121,7 +121,7 @@ def open_llama(
         settings = replace(settings, trees=False)
 
     def profile_of(widths: tuple[int, ...]) -> NumericsProfile:
-        return llama_profile(settings, file, widths)
+        return llama_profile(settings, file, widths, recurrent=weights.is_recurrent)
 
     kind = RecurrentModel if weights.is_recurrent else LlamaModel
     model = kind(weights, settings, profile=profile_of(()), capabilities=PLAIN)
@@ -140,7 +140,7 @@ def open_llama(
     return model, found
 
 
-def llama_profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -> NumericsProfile:
+def llama_profile(settings: LlamaSettings, file: str, widths: tuple[int, ...], *, recurrent: bool) -> NumericsProfile:
     """Everything that rounds on llama.cpp. Threads do: the attention of a single row can be divided among them."""
     return NumericsProfile(
         engine="llama",
@@ -155,6 +155,7 @@ def llama_profile(settings: LlamaSettings, file: str, widths: tuple[int, ...]) -
             ("prefill", str(settings.prefill_chunk)),
             ("widths", f"{widths[0]}+" if widths else "any"),
             ("threads", "/".join(map(str, settings.threads))),
+            *([READ_AGAIN] if recurrent else []),
         ),
     )
 
@@ -190,6 +191,7 @@ class LlamaEngine(Engine):
             return (most,)
         if file.architecture not in KEEPS_SNAPSHOTS:
             return (1,)
+        most = min(most, most_rows(file.architecture) or most)
         # Each row but one takes the memory of a whole state, and the fifth and later ones of a draft rarely pay.
         allowed = file.weight_bytes * _SNAPSHOT_SHARE
         wanted = [n for n in _ROWS if n < most and (n == _ROWS[-1] or (n - 1) * file.state_bytes <= allowed)]
@@ -219,7 +221,9 @@ class LlamaEngine(Engine):
         return {"kv": f"{settings.kv_k}/{settings.kv_v}", "weights": weights}
 
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
-        own = llama_settings(file, settings)
-        return known_profile(
-            file.fingerprint, own, lambda widths: llama_profile(own, file.fingerprint, widths), cache_dir=cache_dir
-        )
+        own, recurrent = llama_settings(file, settings), file.architecture in RECURRENT
+
+        def profile_of(widths: tuple[int, ...]) -> NumericsProfile:
+            return llama_profile(own, file.fingerprint, widths, recurrent=recurrent)
+
+        return known_profile(file.fingerprint, own, profile_of, cache_dir=cache_dir)

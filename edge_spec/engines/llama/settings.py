@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
+from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT, most_rows
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Sentence, SettingsError
 from edge_spec.llama_cpp.library import library
@@ -83,7 +83,8 @@ class LlamaSettings(ModelSettings):
             return self
         if not self.exact:
             return replace(self, trees=False, holds=True)
-        rows = min(self.max_rows, self.prefill_chunk - 1) if architecture in KEEPS_SNAPSHOTS else 1
+        most = min(self.prefill_chunk - 1, most_rows(architecture) or self.max_rows)
+        rows = min(self.max_rows, most) if architecture in KEEPS_SNAPSHOTS else 1
         return replace(self, trees=False, max_rows=max(1, rows), n_snapshots=max(1, rows) - 1)
 
 

@@ -64,7 +64,7 @@ class OnnxEstimator(Estimator):
         return onnx_footprint(file, onnx_settings(settings))
 
 
-_ACTIVATIONS = {"llama": (5, 2), "qwen2": (7, 2), "qwen3": (7, 2)}
+_ACTIVATIONS = {"llama": (5, 2), "qwen2": (7, 2), "qwen3": (7, 2), "lfm2": (5, 2), "qwen35": (4, 2)}
 """Numbers per token while a chunk is read, in units of the feed-forward network's width and of the model's: fitted to
 what 512 tokens took in shapes of 14 million to a billion parameters."""
 
@@ -82,6 +82,9 @@ _EXPERT_USES = 512
 
 _COPIES = 2
 """States that a target has copies of at most: where a prompt began to be read, and where it ended."""
+
+_PLAIN = 2
+"""Dimensions of a matrix; one of every expert has one more."""
 
 _CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight")
 
@@ -111,9 +114,11 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     cache = (2 if settings.kv_k == "f16" else 4) * n_cells * per_cell
     tables = 4 * n_cells * sum(set(file.head_dims) or {file.head_dim_k})
     held = sum(stored)
+    of_experts = sum(n_bytes for n_bytes, tensor in zip(stored, matrices, strict=True) if len(tensor.shape) > _PLAIN)
     state, row = _recurrent_bytes(file)
     return Footprint(
-        mapped_bytes=held,
+        mapped_bytes=held - of_experts,
+        expert_bytes=of_experts,
         kv_cache_bytes=cache + tables,
         state_bytes=state,
         snapshot_bytes=row * kept_rows(settings),
@@ -214,7 +219,7 @@ class OnnxEngine(Engine):
     def disk_bytes(self, file: ModelFile, footprint: Footprint, *, cache_dir: Path | None) -> int:
         if file.graph is not None or is_own_head(file):
             return 0
-        return 0 if cache_dir is not None and is_transcribed(file, cache_dir / "onnx") else footprint.mapped_bytes
+        return 0 if cache_dir is not None and is_transcribed(file, cache_dir / "onnx") else footprint.weight_bytes
 
     def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
         if file.graph is not None:

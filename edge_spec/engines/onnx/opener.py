@@ -34,7 +34,7 @@ from edge_spec.memory import format_size
 from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import is_own_head, lacking_rows
-from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
+from edge_spec.speculation.language_model import READ_AGAIN, LanguageModel, NumericsProfile
 
 __all__ = [
     "OnnxOpener",
@@ -222,7 +222,7 @@ def open_onnx(
         on_probe: called before the model is probed for the first time.
     """
     settings = onnx_settings(settings)
-    profile_of = _profile_of(file, settings, _transcribed(settings))
+    profile_of = _profile_of(file, settings, _transcribed(settings, recurrent=bool(source.states)))
     settings = replace(settings, trees=not source.states)
     pool = OnnxPool(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
     model = RecurrentModel(pool) if source.states else TranscribedModel(pool)
@@ -275,7 +275,8 @@ def open_published(
 def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
     """Return the profile that an opened model will have; None if it has yet to be probed."""
     settings = replace(onnx_settings(settings), trees=not file.state_bytes)
-    settings, facts = _published(file, settings) if file.graph is not None else (settings, _transcribed(settings))
+    own = _transcribed(settings, recurrent=bool(file.state_bytes))
+    settings, facts = _published(file, settings) if file.graph is not None else (settings, own)
     profile_of = _profile_of(file.fingerprint, settings, facts)
     return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir)
 
@@ -294,9 +295,10 @@ def _run_once(model: OnnxModel, graph: Path) -> None:
         ) from error
 
 
-def _transcribed(settings: ModelSettings) -> Facts:
+def _transcribed(settings: ModelSettings, *, recurrent: bool) -> Facts:
     """Return what rounds in a transcription: edge-spec's kernels, for matrices and attention alike, and the cache."""
-    return (("weights", "rows"), ("kv", f"{settings.kv_k}/{settings.kv_k}"), ("attention", "rows"))
+    facts = (("weights", "rows"), ("kv", f"{settings.kv_k}/{settings.kv_k}"), ("attention", "rows"))
+    return (*facts, READ_AGAIN) if recurrent else facts
 
 
 def _published(file: ModelFile, settings: ModelSettings) -> tuple[ModelSettings, Facts]:

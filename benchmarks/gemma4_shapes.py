@@ -1,4 +1,7 @@
-"""Small GGUFs of Gemma 4's architecture with random weights, in which every layer differs from the others."""
+"""GGUFs of Gemma 4's architecture with random weights: the shape of a real one, and small ones for tests.
+
+In the small ones every layer differs from the others.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
-from gguf_files import N_VOCAB, add_vocabulary
+from model_shapes import add_vocabulary, finish, repeated_blocks
 
-__all__ = ["SHAPES", "Gemma4Shape", "write_gemma4"]
+__all__ = ["E2B", "SHAPES", "Gemma4Shape", "write_gemma4"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,7 @@ class Gemma4Shape:
     dims: tuple[int, int] = (64, 32)
     n_ff: tuple[int, ...] = (384, 384, 256, 384, 256, 512, 640)
     n_embd: int = 256
-    n_vocab: int = N_VOCAB
+    n_vocab: int = 384
     per_layer: int = 64
     turned: int = 8
     unvalued: tuple[int, ...] = ()
@@ -50,6 +53,7 @@ class Gemma4Shape:
     soft_cap: float | None = 3.0
     window: int = 16
     tied: bool = True
+    n_ctx_train: int = 1024
 
     @property
     def n_layers(self) -> int:
@@ -80,19 +84,43 @@ SHAPES = {
 """Tiny models: heads of two sizes, other heads of keys and values and other networks by layer."""
 
 
+E2B = Gemma4Shape(
+    windowed=(True, True, True, True, False) * 7,
+    n_shared=20,
+    heads=(8, 1, 1),
+    dims=(512, 256),
+    n_ff=(6144,) * 15 + (12288,) * 20,
+    n_embd=1536,
+    n_vocab=262144,
+    per_layer=256,
+    turned=64,
+    soft_cap=30.0,
+    window=512,
+    n_ctx_train=32768,
+)
+"""The shape of the smallest real one: the table has 2.35 G numbers, all else 2.3 G."""
+
+
 def write_gemma4(
-    path: Path, shape: Gemma4Shape, kind: str = "F32", *, table: str | None = None, seed: int = 0, noise: float = 0.0
+    path: Path,
+    shape: Gemma4Shape,
+    kind: str = "F32",
+    *,
+    table: str | None = None,
+    seed: int | None = 0,
+    noise: float = 0.0,
 ) -> Path:
     """Write a model.
 
     Args:
         kind: of its matrices.
         table: type of the table of what layers take in; ``kind`` if not told.
+        seed: draw every weight; with None a few rows are repeated, for large models.
         noise: add so many standard deviations of other numbers to the weights: a drafter for the model without.
     """
     writer = GGUFWriter(path, "gemma4")
     _add_facts(writer, shape)
-    add_vocabulary(writer)
+    add_vocabulary(writer, n_vocab=shape.n_vocab, merges=False, architecture="gemma4")
     tensors = _Tensors(writer, kind, seed, noise)
     embd, wide, n_head = shape.n_embd, shape.dims[0], shape.heads[0]
     tensors.matrix("token_embd", embd, shape.n_vocab)
@@ -124,16 +152,13 @@ def write_gemma4(
             tensors.vector(f"{blk}post_norm.weight", embd, 1)
         if shape.scaled:
             tensors.vector(f"{blk}layer_output_scale.weight", 1, 0.8)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
 def _add_facts(writer: GGUFWriter, s: Gemma4Shape) -> None:
     numbers: dict[str, Any] = {
-        "context_length": 1024,
+        "context_length": s.n_ctx_train,
         "embedding_length": s.n_embd,
         "block_count": s.n_layers,
         "attention.head_count": s.heads[0],
@@ -164,14 +189,17 @@ def _add_facts(writer: GGUFWriter, s: Gemma4Shape) -> None:
 class _Tensors:
     """Adds random tensors to a file."""
 
-    def __init__(self, writer: GGUFWriter, kind: str, seed: int, noise: float) -> None:
-        self._writer, self._kind, self._noise = writer, kind, noise
-        self._rng, self._other = np.random.default_rng(seed), np.random.default_rng(seed + 99)
+    def __init__(self, writer: GGUFWriter, kind: str, seed: int | None, noise: float) -> None:
+        self._writer, self._kind, self._noise, self._repeats = writer, kind, noise, seed is None
+        self._rng, self._other = (np.random.default_rng((seed or 0) + other) for other in (0, 99))
 
     def matrix(self, name: str, n_in: int, n_out: int, *, kind: str | None = None) -> None:
+        stored = GGMLQuantizationType[kind or self._kind]
+        if self._repeats:
+            self._writer.add_tensor(f"{name}.weight", repeated_blocks(stored.name, n_out, n_in), raw_dtype=stored)
+            return
         values = self._rng.standard_normal((n_out, n_in))
         values += self._noise * self._other.standard_normal(values.shape)
-        stored = GGMLQuantizationType[kind or self._kind]
         blocks = gguf.quants.quantize((values * 2 / np.sqrt(n_in)).astype(np.float32), stored)
         self._writer.add_tensor(f"{name}.weight", blocks, raw_dtype=stored)
 
