@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from speculator_replies import request_of
+from table_model import TableModel, TablePool, random_table
 
-from edge_spec.engines.table import TableModel, TablePool, random_table
 from edge_spec.errors import PoolFull
 from edge_spec.generation.driver import Driver
 from edge_spec.generation.reply import Reply
