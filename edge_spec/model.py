@@ -419,13 +419,30 @@ class TextModel(Closing):
         return self._driver.target.most_texts
 
     @property
+    def live_texts(self) -> int:
+        """Replies that are being written now."""
+        return self._driver.n_live
+
+    @property
     def cells(self) -> Mapping[str, int]:
-        """Cells of the KV cache, a token each: ``all`` of them, and those that are ``free``, which no text holds.
+        """Cells of the KV cache, a token each: ``all`` of them, those that are ``free``, which no text holds, and those
+        that are ``shared``, which several hold.
 
         Empty where the engine holds a single text.
         """
         pool = self._driver.target.pool
-        return {} if pool is None else {"all": pool.n_cells, "free": pool.n_free}
+        return {} if pool is None else {"all": pool.n_cells, "free": pool.n_free, "shared": pool.n_shared}
+
+    @property
+    def evicted_cells(self) -> int:
+        """Cells that were taken from texts since others needed them, so far."""
+        return self.texts.n_evicted
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Rows that the target has computed so far: of a ``prompt``, for the next token of a ``text``, of a
+        ``draft``."""
+        return dict(self._driver.rows)
 
     @property
     def degradations(self) -> tuple[str, ...]:

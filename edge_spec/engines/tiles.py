@@ -39,6 +39,11 @@ class Tiles:
         return self.n - len(self._n_holders)
 
     @property
+    def n_shared(self) -> int:
+        """How many several paths hold."""
+        return sum(count > 1 for count in list(self._n_holders.values()))
+
+    @property
     def end(self) -> int:
         """Where those that were ever held end."""
         return self._end

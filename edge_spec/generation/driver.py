@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -60,6 +61,7 @@ class Driver:
         lock: gives turns at the models, of a round each.
         texts: whose texts lie in the target's cells.
         guard: keeps replies inside the memory.
+        rows: what the target has computed, by what for: ``prompt``s, the next token of a ``text``, and ``draft``s.
     """
 
     def __init__(
@@ -83,8 +85,14 @@ class Driver:
         self._ended: WeakKeyDictionary[Speculator, Callable[[], object | None]] = WeakKeyDictionary()
         self._turns = 0
         self._model = target.model
+        self.rows = Counter(prompt=0, text=0, draft=0)
         # Seconds of a decode of several texts, and of reading a token of a prompt.
         self._decode_s = self._token_s = 0.0
+
+    @property
+    def n_live(self) -> int:
+        """How many replies are being written."""
+        return len(self._live)
 
     @property
     def is_idle(self) -> bool:
@@ -106,8 +114,13 @@ class Driver:
         Raises:
             Closed: the model is closed. Cancelled: it gave up.
         """
-        with self.lock.turn(gives_up):
+        # What others have written of it is taken without a turn: they may go on meanwhile.
+        if (ready := _first_ready(wanted)) is not None:
+            return _taken(ready)
+        with self.lock.turn(gives_up, lambda: _first_ready(wanted) is not None) as is_mine:
             ready, worked = _first_ready(wanted), True
+            if not is_mine:
+                return _taken(ready) if ready is not None else None
             if ready is None:
                 self._join(wanted)
                 worked = self._round(wanted, reader)
@@ -398,10 +411,11 @@ class Driver:
     # --- reading prompts
 
     def _read(self, reading: Sequence[Writing], wanted: Sequence[Writing], *, is_alone: bool) -> None:
-        """Read a piece of one prompt, or of several together."""
-        chunk = self.target.model.capabilities.prefill_chunk or self.target.model.n_ctx
-        most = chunk
-        if not is_alone and self._token_s:
+        """Read a piece of one prompt, or of several together; a whole chunk of one where its bits depend on that."""
+        capabilities = self.target.model.capabilities
+        most = chunk = capabilities.prefill_chunk or self.target.model.n_ctx
+        is_divided = capabilities.reuse_step == 1
+        if is_divided and not is_alone and self._token_s:
             most = min(chunk, max(_LEAST_PIECE, int(_PIECE_DECODES * self._decode_s / self._token_s)))
         self._turns += 1
         # By turns who has come first, and who needs least: a short prompt does not wait for the end of a long one.
@@ -409,7 +423,7 @@ class Driver:
         pieces: dict[Writing, Sequence[int]] = {}
         for writing in ordered:
             piece = _place_of(writing).unread(most - sum(map(len, pieces.values())))
-            if piece and (not pieces or self.target.most_texts > 1):
+            if piece and (not pieces or is_divided):
                 pieces[writing] = piece
         begun = perf_counter()
         try:
@@ -423,6 +437,7 @@ class Driver:
                 self._finished(writing, wanted, error=error)
             return
         spent, n = perf_counter() - begun, sum(map(len, pieces.values()))
+        self.rows["prompt"] += n
         self._token_s += (spent / n - self._token_s) / 4 if self._token_s else spent / n
         for writing, piece in pieces.items():
             writing.writer.statistics.prefill_s += spent * len(piece) / n
@@ -509,8 +524,11 @@ class Driver:
         except BaseException:
             _undo(texts)
             raise
+        n_drafted = sum(len(each.draft) for each in prepared)
+        self.rows["draft"] += n_drafted
+        self.rows["text"] += sum(len(each.tree) for each in prepared) - n_drafted
         written, verify_s, other_s = dict[Writing, Round](), 0.0, 0.0
-        n_before = {writing: len(writing.writer.token_ids) for writing in batch}
+        before = {writing: _length(writing) for writing in batch}
         try:
             for writing, text, own, its_rows in zip(batch, texts, prepared, rows, strict=True):
                 writer = writing.writer
@@ -528,8 +546,8 @@ class Driver:
                         self._finished(writing, wanted, error=failed)
         except BaseException:
             # Ctrl-C may come anywhere: who was written on goes on, and who was in the middle of it ends.
-            for writing, n in n_before.items():
-                if writing not in written and writing.place is not None and len(writing.writer.token_ids) != n:
+            for writing, length in before.items():
+                if writing not in written and writing.place is not None and _length(writing) != length:
                     self._finished(writing, wanted, error=BackendError("the round was interrupted"))
             self._bring(written, wanted)
             raise
@@ -605,6 +623,11 @@ def _limit(writing: Writing) -> int:
     return min(writing.next_limit(), room - 1)
 
 
+def _length(writing: Writing) -> tuple[int, int]:
+    """Return the tokens of a reply, and those of its text."""
+    return len(writing.writer.token_ids), len(_place_of(writing).text)
+
+
 def _undo(texts: Iterable[Speculator]) -> None:
     """Drop what a round was about to write."""
     for text in texts:
@@ -620,6 +643,11 @@ def _first_ready(wanted: Iterable[Writing]) -> Writing | None:
         if each.has_news:
             return each
     return None
+
+
+def _taken(writing: Writing) -> tuple[Writing, Outcome] | None:
+    outcome = writing.take_behind()
+    return (writing, outcome) if outcome is not None else None
 
 
 def _is_read(writing: Writing, wanted: Sequence[Writing]) -> bool:

@@ -18,6 +18,9 @@ __all__ = ["KeptTexts"]
 
 _LINE = ("texts", "caches")
 
+_STEPS = (4, 8, 16, 32)
+"""A pool grows by the largest of these parts of it that fits, and is not made smaller by less than the last one."""
+
 
 class KeptTexts:
     """The texts of a target and who they belong to.
@@ -28,10 +31,12 @@ class KeptTexts:
 
     Attributes:
         cache: caches of suspended texts.
+        n_evicted: cells that texts had and others needed, since the model was opened.
     """
 
     def __init__(self, target: Target, lock: GenerationLock, cache: SessionCache) -> None:
         self.cache = cache
+        self.n_evicted = 0
         self._target = target
         self._lock = lock
         # Texts that nobody writes, by owner, the one used last at the end; those of no owner are not here.
@@ -165,7 +170,7 @@ class KeptTexts:
         unowned = next((each for each in self.unowned() if each.model.n_past and each is not spare), None)
         owner = next((owner for owner, each in self._idle.items() if each is not spare), None)
         if unowned is not None:
-            unowned.forget()
+            self._evict(unowned)
         elif not self._grow(n, is_needed=owner is None):
             if owner is None:
                 return False
@@ -182,8 +187,9 @@ class KeptTexts:
         pool = self._target.pool
         assert pool is not None
         most = self._n_planned + self._target.most_texts * pool.n_ctx
-        # All cells are copied: by steps of a quarter that is rare.
-        for step in (max(n, pool.n_cells // 4), n):
+        # All cells are copied: by steps of a quarter that is rare. For what is only kept small steps are not worth it.
+        steps = [max(n, pool.n_cells // part) for part in _STEPS]
+        for step in (*steps, n) if is_needed else steps:
             n_cells = pool.n_cells + step + -step % TILE
             n_bytes = (n_cells - self._n_planned) * pool.cell_bytes
             if n_cells <= most and (is_needed or n_bytes <= self.cache.limit_bytes) and self._resized(n_cells, n_bytes):
@@ -210,7 +216,8 @@ class KeptTexts:
             for text in self.unowned():
                 text.forget()
             n_cells = max(self._n_planned, pool.n_cells - pool.n_free)
-            self._resized(n_cells, (n_cells - self._n_planned) * pool.cell_bytes)
+            if pool.n_cells - n_cells >= pool.n_cells // _STEPS[-1]:
+                self._resized(n_cells, (n_cells - self._n_planned) * pool.cell_bytes)
 
     def changed_target(self) -> None:
         """There is another target, with as many cells as planned."""
@@ -278,8 +285,12 @@ class KeptTexts:
             with self.cache.suspended(text) as caches:
                 kept = self._with_drafters(owner, caches)
             self.cache.put(owner, kept)
-        text.forget()
+        self._evict(text)
         return text
+
+    def _evict(self, text: Speculator) -> None:
+        self.n_evicted += text.model.n_past
+        text.forget()
 
     def _with_drafters(self, owner: object, caches: SuspendedCaches) -> SuspendedCaches:
         """Add what the drafter's models knew of the text when they were last at it, where that is kept."""

@@ -190,15 +190,18 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
         replies = {reply.writing: reply for reply in islice(self._unfinished, _MOST_AT_ONCE)}
         over = next((each for each in replies if each.is_over), None)
         found = (over, over.take()) if over is not None else None
+        # A round brings something of each: it is looked at all of them once for that.
+        is_round = found is None and not any(each.has_news for each in replies)
         if found is None:
             self._check_cancelled()
-            cancelled = [reply for reply in replies.values() if reply.is_cancelled]
+            cancelled = [reply for reply in replies.values() if reply.is_cancelled] if is_round else ()
             for reply in cancelled:
                 reply.end("cancelled")
             if cancelled:
                 return
             found = self._driver.next(list(replies), self.reader, lambda: self.is_cancelled)
-        for reply in replies.values():
+        told = replies.values() if is_round or found is None else (replies[found[0]],)
+        for reply in told:
             reply.tell()
             for sentence in reply.notices:
                 self._notice(sentence)

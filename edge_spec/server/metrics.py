@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from edge_spec.model import TextModel
@@ -53,14 +53,14 @@ class Metrics:
 
 
 class _Now(Collector):
-    """What is held and what waits at the moment."""
+    """What the model holds and has computed, and what waits."""
 
     def __init__(self, queue: WorkQueue, model: TextModel) -> None:
         self._queue = queue
         self._model = model
         self._ledger = model.ledger
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("edge_spec_requests_waiting", "Requests that wait.", self._queue.n_waiting)
         yield GaugeMetricFamily("edge_spec_requests_writing", "Requests being answered.", self._queue.n_answered)
         memory = GaugeMetricFamily("edge_spec_memory_bytes", "Memory by owner and use.", labels=("owner", "name"))
@@ -72,5 +72,11 @@ class _Now(Collector):
         for state, n_cells in self._model.cells.items():
             cells.add_metric([state], n_cells)
         yield cells
+        yield CounterMetricFamily("edge_spec_cells_evicted", "Cells that others needed.", self._model.evicted_cells)
+        yield GaugeMetricFamily("edge_spec_texts", "Replies being written.", self._model.live_texts)
+        rows = CounterMetricFamily("edge_spec_rows", "Rows of the target, by what for.", labels=("purpose",))
+        for purpose, n_rows in self._model.rows.items():
+            rows.add_metric([purpose], n_rows)
+        yield rows
         if self._ledger.budget_bytes is not None:
             yield GaugeMetricFamily("edge_spec_memory_budget_bytes", "The memory budget.", self._ledger.budget_bytes)

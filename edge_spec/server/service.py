@@ -95,7 +95,7 @@ class Service:
     def begin(self, ticket: Ticket, prepared: Prepared) -> Work:
         """Let it be written when its turn comes."""
         kept = Loan(self.ledger, "memory for answers")
-        work = self.threads.begin(ticket, lambda: prepared.job.replies(self.model), kept)
+        work = self.threads.begin(ticket, lambda: prepared.job.replies(self.model), kept, in_pieces=prepared.is_stream)
         work.task.add_done_callback(lambda _: self._count(work))
         return work
 

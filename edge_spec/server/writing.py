@@ -27,6 +27,9 @@ _RECHECK_S = 0.05
 _MOST_BEHIND_BYTES = 4 << 20
 """A client that leaves more than this waiting gets no more."""
 
+_MOST_HELD = 32
+"""So many pieces are handed over at a time to who wants no single ones."""
+
 _EVENT_BYTES, _TOP_BYTES = 256, 112
 """Bytes of an event, and of each of the likeliest tokens in it."""
 
@@ -43,6 +46,7 @@ class Work(AsyncIterator[Batch]):
 
     Args:
         kept: where the memory of what has been written and not read is claimed; it ends with the context.
+        in_pieces: whether the reader wants each piece as it comes; else some at a time, which costs less.
 
     Attributes:
         kept: the same, for what the reader keeps of it.
@@ -51,11 +55,20 @@ class Work(AsyncIterator[Batch]):
         given_up: set where the reader has fallen too far behind; what waited for it is gone.
     """
 
-    def __init__(self, ticket: Ticket, writer: ThreadPoolExecutor, start: Callable[[], Replies], kept: Loan) -> None:
+    def __init__(
+        self,
+        ticket: Ticket,
+        writer: ThreadPoolExecutor,
+        start: Callable[[], Replies],
+        kept: Loan,
+        *,
+        in_pieces: bool,
+    ) -> None:
         self.replies: Replies | None = None
         self.kept = kept
         self.given_up = asyncio.Event()
         self._start = start
+        self._most_held = 1 if in_pieces else _MOST_HELD
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._batches: asyncio.Queue[Batch | None] = asyncio.Queue()
@@ -90,23 +103,29 @@ class Work(AsyncIterator[Batch]):
 
     def _write_here(self) -> None:
         """Write them, in the thread for that."""
+        held: list[Batch | None] = []
         try:
             with self._start() as self.replies:
                 if self._stopped:
                     self.replies.cancel()
                 for batch in self.replies.event_batches():
                     self.kept.grow(_bytes_of(batch))
-                    self._loop.call_soon_threadsafe(self._hand_over, batch)
+                    held.append(batch)
+                    if len(held) >= self._most_held:
+                        # Waking the event loop for each token of each text would keep the decodes waiting.
+                        self._loop.call_soon_threadsafe(self._hand_over, held)
+                        held = []
         except BaseException as error:
             self._error = error
-        self._loop.call_soon_threadsafe(self._hand_over, None)
+        self._loop.call_soon_threadsafe(self._hand_over, [*held, None])
 
-    def _hand_over(self, batch: Batch | None) -> None:
-        if not self.given_up.is_set():
-            self._behind += _bytes_of(batch) if batch is not None else 0
-            self._batches.put_nowait(batch)
-            if self._behind > _MOST_BEHIND_BYTES:
-                self._give_up()
+    def _hand_over(self, batches: Sequence[Batch | None]) -> None:
+        for batch in batches:
+            if not self.given_up.is_set():
+                self._behind += _bytes_of(batch) if batch is not None else 0
+                self._batches.put_nowait(batch)
+                if self._behind > _MOST_BEHIND_BYTES:
+                    self._give_up()
 
     def _give_up(self) -> None:
         self.given_up.set()
@@ -182,9 +201,9 @@ class WritingThreads:
         finally:
             is_over.set()
 
-    def begin(self, ticket: Ticket, start: Callable[[], Replies], kept: Loan) -> Work:
-        """Let replies be written when it is their turn."""
-        work = Work(ticket, self._writer, start, kept)
+    def begin(self, ticket: Ticket, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool) -> Work:
+        """Let replies be written when it is their turn, see ``Work``."""
+        work = Work(ticket, self._writer, start, kept, in_pieces=in_pieces)
         self._works.add(work)
         work.task.add_done_callback(lambda _: self._works.discard(work))
         return work

@@ -133,6 +133,8 @@ class Speculator:
             ends: as for ``step``.
         """
         target, draft, tree = self._target, prepared.draft, prepared.tree
+        # Since the decode other texts may have been finished.
+        prepared.watch.restart()
         with self._undone_on_error:
             path, picked = walk(tree, len(tree) - len(draft) - 1, rows, self._pick, self.text, ends)
             target.keep(path)

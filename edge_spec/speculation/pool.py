@@ -73,6 +73,10 @@ class Pool(Protocol):
         """How many cells no path holds."""
 
     @property
+    def n_shared(self) -> int:
+        """How many cells several paths hold."""
+
+    @property
     def cell_bytes(self) -> int:
         """What a cell takes."""
 

@@ -27,6 +27,10 @@ class Stopwatch:
         self.laps.append(now - self._started)
         self._started = now
 
+    def restart(self) -> None:
+        """Start the lap anew: what came before was not for this."""
+        self._started = perf_counter()
+
     def count(self, seconds: float) -> None:
         """Start the next lap after one that took so many seconds, as the part of what others shared."""
         self.laps.append(seconds)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -527,6 +528,17 @@ def test_statistics_count_for_each(letters: Any) -> None:
             2,
         )
         assert statistics.tokens_per_s > 0
+
+
+def test_the_seconds_of_a_round_are_counted_once(letters: Any) -> None:
+    world = World(letters(), [request(attempt=n, max_tokens=20) for n in range(16)], most=16)
+    replies = world.replies()
+    begun = perf_counter()
+    replies.read()
+    spent = perf_counter() - begun
+    statistics = [answer.statistics for answer in replies.answers]
+    assert sum(each.prefill_s + each.decode_s for each in statistics) <= spent
+    assert all(each.rest_s >= 0 for each in statistics)
 
 
 def test_the_attempt_makes_the_difference(letters: Any) -> None:

@@ -109,3 +109,57 @@ def test_a_short_request_does_not_wait_for_the_end_of_a_long_one(serve: Callable
     assert waiting(served) == (0, 1), "the long one has ended meanwhile"
     long.close()
     wait_until(lambda: waiting(served) == (0, 0))
+
+
+def test_a_system_prompt_of_many_requests_is_read_once_and_held_once(serve: Callable[..., Any]) -> None:
+    served = serve("onnx")
+    rules = "Rule {}: tell a story of the sea, and never one of the land. "
+    system = "".join(rules.format(number) for number in range(45))
+    n_system = len(served.model.tokenize(system))
+    assert n_system > 800
+
+    def value(name: str) -> float:
+        lines = httpx2.get(served.url + "/metrics").text.splitlines()
+        return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    read = value('edge_spec_rows_total{purpose="prompt"}')
+    written = value('edge_spec_rows_total{purpose="text"}')
+
+    def n_held() -> int:
+        cells = served.model.cells
+        return cells["all"] - cells["free"]
+
+    held_before = n_held()
+
+    async def ask() -> tuple[list[Any], float, float, float]:
+        async with openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="none", max_retries=0) as client:
+
+            async def one(n: int) -> Any:
+                messages: Any = [{"role": "system", "content": system}, {"role": "user", "content": f"Go on, {n}."}]
+                asked: Any = {"model": "demo", "messages": messages, "seed": n, "max_tokens": 60}
+                answer = await client.chat.completions.create(**asked, extra_body={"ignore_eos": True})
+                return answer.choices[0].message.content
+
+            tasks = [asyncio.create_task(one(n)) for n in range(8)]
+            most, shared, held = 0.0, 0.0, 0.0
+            while not all(task.done() for task in tasks):
+                await asyncio.sleep(0.005)
+                texts = await asyncio.to_thread(value, "edge_spec_texts")
+                if texts > most:
+                    most = texts
+                    shared = await asyncio.to_thread(value, 'edge_spec_cells{state="shared"}')
+                    cells = served.model.cells
+                    held = cells["all"] - cells["free"]
+            return [task.result() for task in tasks], most, shared, held
+
+    texts, most, shared, held = asyncio.run(ask())
+    assert most > 1
+    assert n_system - 16 <= shared <= n_system + 128
+    # Each text has some tiles of its own.
+    assert held - held_before < shared + 8 * 128
+    assert value('edge_spec_rows_total{purpose="prompt"}') - read < n_system + 8 * 64
+    assert value('edge_spec_rows_total{purpose="text"}') - written >= 8 * 59
+    for n, text in enumerate(texts):
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": f"Go on, {n}."}]
+        alone = served.model.generate(messages, seed=n, max_tokens=60, ignore_eos=True, reuse=False)
+        assert alone.read() == text

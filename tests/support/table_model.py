@@ -83,6 +83,10 @@ class TablePool:
     def n_free(self) -> int:
         return self.tiles.n_free * TILE
 
+    @property
+    def n_shared(self) -> int:
+        return self.tiles.n_shared * TILE
+
     def path(self, target: Path | None = None) -> TablePath:
         return TablePath(self)
 

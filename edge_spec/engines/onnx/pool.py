@@ -87,6 +87,10 @@ class OnnxPool:
     def n_free(self) -> int:
         return self.tiles.n_free * TILE
 
+    @property
+    def n_shared(self) -> int:
+        return self.tiles.n_shared * TILE
+
     def path(self, target: Path | None = None) -> OnnxPath:
         return OnnxPath(self)
 

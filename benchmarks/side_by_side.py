@@ -1,0 +1,228 @@
+"""Tokens per second of a server whose clients ask side by side: ours, and llama.cpp's own on the same file.
+
+    python benchmarks/side_by_side.py [MODEL] [--llama-server PATH] [--requests 1,2,4,8,16,32] [--rounds 3]
+
+``peers/build.py`` builds llama-server from the source package that edge-spec depends on. Each server runs in a process
+of its own, one after the other: ours as it comes, ours with plain decoding (``--speculation off``), llama.cpp's with 16
+slots and one or two threads (the better one counts). The load comes from this process, over connections that stay
+open; replies are not streamed, and tokens are counted by ``usage``. It is the same for all: completions of different
+short prompts, of so many tokens, whatever they are. A round sends all requests at once and ends with the last reply;
+the first round is not counted. Printed are medians over the rounds. For ours the share of the time that prompts take
+is printed as well, by ``/metrics``.
+
+With ``--first`` it is something else: seconds until a short request has its first token (a reply of one token), alone,
+and while another client's answer of 500 tokens is being written and a third one's prompt of 1,500 tokens is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.models import resolve
+
+_PORT = 18973
+_SLOTS = 16
+_START_S = 120.0
+
+
+class Connection:
+    """A connection to a server, for one request after the other."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        """Return what a server answers."""
+        if self._reader is None or self._writer is None:
+            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        content = json.dumps(body).encode() if body is not None else b""
+        method = "POST" if body is not None else "GET"
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        status = await self._reader.readline()
+        length, is_chunked = 0, False
+        while (line := await self._reader.readline()).strip():
+            name, _, value = line.decode().lower().partition(":")
+            length = int(value) if name == "content-length" else length
+            is_chunked |= name == "transfer-encoding" and "chunked" in value
+        found = await self._chunks(self._reader) if is_chunked else await self._reader.readexactly(length)
+        if b" 200 " not in status:
+            raise SystemExit(f"{path}: {status.decode().strip()}: {found[:300].decode(errors='replace')}")
+        return found
+
+    @staticmethod
+    async def _chunks(reader: asyncio.StreamReader) -> bytes:
+        found = b""
+        while n := int(await reader.readline(), 16):
+            found += (await reader.readexactly(n + 2))[:-2]
+        await reader.readline()
+        return found
+
+    def close(self) -> None:
+        """Close it."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+@dataclass
+class Server:
+    """A server in a process of its own."""
+
+    name: str
+    command: list[str]
+    metrics: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Server:
+        self._log = tempfile.TemporaryFile()
+        environment = {**os.environ, **self.environment}
+        self._process = subprocess.Popen(self.command, stdout=self._log, stderr=self._log, env=environment)
+        until = time.monotonic() + _START_S
+        while time.monotonic() < until and self._process.poll() is None:
+            with suppress(OSError, SystemExit, asyncio.IncompleteReadError):
+                asyncio.run(Connection(_PORT).ask("/health"))
+                return self
+            time.sleep(0.2)
+        self._log.seek(0)
+        self.__exit__()
+        raise SystemExit(f"{self.name} does not start")
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
+    async def prompt_seconds(self, connection: Connection) -> float:
+        """Return how many seconds prompts have taken so far; 0 where that is not told."""
+        if not self.metrics:
+            return 0.0
+        lines = (await connection.ask("/metrics")).decode().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith("edge_spec_prompt_seconds_total"))
+
+
+def _body(number: int, n_tokens: int, temperature: float, prompt: str = "") -> dict[str, Any]:
+    prompt = prompt or f"{number}. A small harbour town has {number + 2} things that a visitor should see:"
+    asked = {"prompt": prompt, "max_tokens": n_tokens, "temperature": temperature, "seed": number, "ignore_eos": True}
+    # Both apply the same filters, and neither the penalties that come with a model.
+    return asked | {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "dry_multiplier": 0.0, "repeat_penalty": 1.0}
+
+
+async def _together(server: Server, n: int, asked: argparse.Namespace, temperature: float) -> tuple[float, float]:
+    """Return tokens per second of requests at once, and the share of the time that prompts took."""
+    connections = [Connection(_PORT) for _ in range(n)]
+    speeds, shares = [], []
+    for round_number in range(asked.rounds + 1):
+        bodies = [_body(round_number * 1000 + number, asked.tokens, temperature) for number in range(n)]
+        before = await server.prompt_seconds(connections[0])
+        begun = time.perf_counter()
+        replies = await asyncio.gather(
+            *(connection.ask("/v1/completions", body) for connection, body in zip(connections, bodies, strict=True))
+        )
+        spent = time.perf_counter() - begun
+        reading = await server.prompt_seconds(connections[0]) - before
+        n_tokens = sum(json.loads(reply)["usage"]["completion_tokens"] for reply in replies)
+        if n_tokens != n * asked.tokens:
+            raise SystemExit(f"{server.name} wrote {n_tokens} tokens, not {n * asked.tokens}")
+        if round_number:
+            speeds.append(n_tokens / spent)
+            shares.append(reading / spent)
+    for connection in connections:
+        connection.close()
+    return median(speeds), median(shares)
+
+
+async def _first(server: Server, asked: argparse.Namespace) -> tuple[float, float]:
+    """Return seconds to the first token of a short request: alone, and beside a long answer and a long prompt."""
+    connections = [Connection(_PORT) for _ in range(3)]
+    alone, beside = [], []
+    for number in range(asked.rounds + 1):
+        spent = []
+        for is_beside in (False, True):
+            others = []
+            if is_beside:
+                # Nothing that a server may have kept of an earlier prompt helps. In SmolLM2's tokens it is some 1,500.
+                prompt = " ".join(f"{number} {place}" for place in range(262))
+                others = [asyncio.ensure_future(connections[1].ask("/v1/completions", _body(number, 500, 0.8)))]
+                await asyncio.sleep(0.3)
+                long = _body(number, 8, 0.8, prompt)
+                others.append(asyncio.ensure_future(connections[2].ask("/v1/completions", long)))
+                await asyncio.sleep(0.05)
+            begun = time.perf_counter()
+            short = _body(number * 10 + is_beside, 1, 0.8, f"Question {number * 2 + is_beside}: what is the sea?")
+            await connections[0].ask("/v1/completions", short)
+            spent.append(time.perf_counter() - begun)
+            if any(other.done() for other in others):
+                raise SystemExit(f"{server.name} had ended another one by then")
+            await asyncio.gather(*others)
+        if number:
+            alone.append(spent[0])
+            beside.append(spent[1])
+    for connection in connections:
+        connection.close()
+    return median(alone), median(beside)
+
+
+def _servers(asked: argparse.Namespace) -> list[Server]:
+    ours = [sys.executable, "-m", "edge_spec", "serve", asked.model, "--port", str(_PORT), "--engine", "onnx"]
+    ours += ["--ctx", "2048"]
+    servers = [Server("ours, plain", [*ours, "--speculation", "off"], metrics=True)]
+    if not asked.plain:
+        servers.append(Server("ours", [*ours, *asked.draft], metrics=True))
+    if asked.llama_server:
+        path = str(resolve(asked.model))
+        slots = ["-np", str(_SLOTS), "-c", str(_SLOTS * 2048), "--no-webui", "--port", str(_PORT)]
+        for threads in ("1", "2"):
+            command = [asked.llama_server, "-m", path, "-t", threads, "-tb", "2", *slots]
+            servers.append(Server(f"llama-server -t {threads}", command, metrics=False))
+    return [each for each in servers if asked.only in each.name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?", default="smollm2")
+    parser.add_argument("--llama-server", default="")
+    parser.add_argument("--requests", default="1,2,4,8,16,32", help="how many at once")
+    parser.add_argument("--tokens", type=int, default=64, help="of each reply")
+    parser.add_argument("--temperatures", default="0,0.8")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--first", action="store_true", help="measure the first token of a short request")
+    parser.add_argument("--plain", action="store_true", help="ours with plain decoding only")
+    parser.add_argument("--only", default="", help="only servers whose names hold this")
+    parser.add_argument("--draft", nargs="*", default=[], help="further options of our server")
+    asked = parser.parse_args()
+    if (reason := available()) is not None:
+        raise SystemExit(reason)
+    sizes = [int(size) for size in asked.requests.split(",")]
+    if asked.first:
+        print(f"{'server':24} {'alone, s':>9} {'beside, s':>9}")
+    else:
+        print(f"{'server':24} {'temperature':>11} " + " ".join(f"{n:>6} (read)" for n in sizes))
+    for server in _servers(asked):
+        with server:
+            if asked.first:
+                alone, beside = asyncio.run(_first(server, asked))
+                print(f"{server.name:24} {alone:9.3f} {beside:9.3f}", flush=True)
+                continue
+            for temperature in map(float, asked.temperatures.split(",")):
+                found = [asyncio.run(_together(server, n, asked, temperature)) for n in sizes]
+                told = " ".join(f"{speed:6.0f} ({share:4.2f})" for speed, share in found)
+                print(f"{server.name:24} {temperature:11.1f} {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
