@@ -114,13 +114,8 @@ class Driver:
         Raises:
             Closed: the model is closed. Cancelled: it gave up.
         """
-        # What others have written of it is taken without a turn: they may go on meanwhile.
-        if (ready := _first_ready(wanted)) is not None:
-            return _taken(ready)
-        with self.lock.turn(gives_up, lambda: _first_ready(wanted) is not None) as is_mine:
+        with self.lock.turn(gives_up):
             ready, worked = _first_ready(wanted), True
-            if not is_mine:
-                return _taken(ready) if ready is not None else None
             if ready is None:
                 self._join(wanted)
                 worked = self._round(wanted, reader)
@@ -643,11 +638,6 @@ def _first_ready(wanted: Iterable[Writing]) -> Writing | None:
         if each.has_news:
             return each
     return None
-
-
-def _taken(writing: Writing) -> tuple[Writing, Outcome] | None:
-    outcome = writing.take_behind()
-    return (writing, outcome) if outcome is not None else None
 
 
 def _is_read(writing: Writing, wanted: Sequence[Writing]) -> bool:

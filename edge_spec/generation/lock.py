@@ -26,7 +26,7 @@ class GenerationLock:
         # Reentrant: a reply that nobody refers to any more ends whenever Python finds it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._waiting: deque[_Ticket] = deque()
+        self._waiting: deque[threading.Condition] = deque()
         self._holder: int | None = None
         self._later: deque[Callable[[], object]] = deque()
         self._closed = self._is_over = False
@@ -36,63 +36,54 @@ class GenerationLock:
         """Whether there are no more turns."""
         return self._closed
 
-    def turn(
-        self, gives_up: Callable[[], bool] = _never, is_served: Callable[[], bool] = _never
-    ) -> AbstractContextManager[bool]:
-        """Wait for a turn, which lasts as long as the context; or until somebody else's turn has brought what it was
-        wanted for. The context is whether it has begun.
+    def turn(self, gives_up: Callable[[], bool] = _never) -> AbstractContextManager[None]:
+        """Wait for a turn, which lasts as long as the context.
 
         Args:
             gives_up: asked while it waits whether it need not wait any more.
-            is_served: asked after the turns of others whether they have brought it.
 
         Raises:
             UnfinishedReply: this thread has the turn already. Closed: there are no more turns.
             Cancelled: it gave up.
         """
-        return _Turn(self, gives_up, is_served)
+        return _Turn(self, gives_up)
 
-    def begin_turn(self, gives_up: Callable[[], bool], is_served: Callable[[], bool]) -> bool:
-        """See ``turn``; whether it has begun, and ``end_turn`` comes next."""
+    def begin_turn(self, gives_up: Callable[[], bool]) -> None:
+        """See ``turn``; ``end_turn`` comes next."""
         here = threading.get_ident()
         if self._holder == here:
             raise UnfinishedReply("a round of this model")
         try:
             with self._lock:
-                is_free = not (self._closed or self._waiting) and self._holder is None
-                if not (is_free or self._has_waited(_Ticket(self._lock, is_served), gives_up)):
-                    return False
+                if self._closed or self._waiting or self._holder is not None:
+                    self._wait_for_turn(gives_up)
                 self._holder = here
             self._catch_up()
-            return True
         except BaseException:
             if self._holder == here:
                 self.end_turn()
             raise
 
-    def _has_waited(self, ticket: _Ticket, gives_up: Callable[[], bool]) -> bool:
-        """Wait for a turn; False if it is not needed any more."""
-        is_next = False
-        self._waiting.append(ticket)
+    def _wait_for_turn(self, gives_up: Callable[[], bool]) -> None:
+        is_next, called = False, threading.Condition(self._lock)
+        self._waiting.append(called)
         try:
-            while not (self._closed or is_next or ticket.is_served()):
+            while not (self._closed or is_next):
                 if gives_up():
                     raise Cancelled
-                ticket.changed.wait(_RECHECK_S)
-                is_next = self._holder is None and self._waiting[0] is ticket
+                called.wait(_RECHECK_S)
+                is_next = self._holder is None and self._waiting[0] is called
             if self._closed:
                 raise Closed("the model")
-            return is_next
         finally:
-            self._waiting.remove(ticket)
+            self._waiting.remove(called)
             if not is_next:
                 self._call_next()
 
     def _call_next(self) -> None:
-        """Wake who has the next turn, and who needs none any more: waking all for each turn would take longer."""
-        for ticket in self._waiting:
-            if ticket is self._waiting[0] or ticket.is_served():
-                ticket.changed.notify()
+        """Wake who has the next turn: waking all for each turn would take longer."""
+        if self._waiting:
+            self._waiting[0].notify()
 
     def soon(self, work: Callable[[], object]) -> None:
         """Do something in a turn: at once if that is free, else at the end of the one that is taken. Never waits."""
@@ -128,8 +119,8 @@ class GenerationLock:
         """Grant no more turns, wait for the end of the one that is taken, and call ``then``, once."""
         with self._lock:
             self._closed = True
-            for ticket in self._waiting:
-                ticket.changed.notify()
+            for called in self._waiting:
+                called.notify()
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._holder is None)
             was_over, self._is_over = self._is_over, True
@@ -156,28 +147,16 @@ class GenerationLock:
                 self._changed.notify_all()
 
 
-class _Ticket:
-    """Somebody who waits for a turn."""
-
-    __slots__ = ("changed", "is_served")
-
-    def __init__(self, lock: threading.RLock, is_served: Callable[[], bool]) -> None:
-        self.changed = threading.Condition(lock)
-        self.is_served = is_served
-
-
 class _Turn:
     """A turn as a context; a round of a small model notices what a generator would take."""
 
-    __slots__ = ("_gives_up", "_has_begun", "_is_served", "_lock")
+    __slots__ = ("_gives_up", "_lock")
 
-    def __init__(self, lock: GenerationLock, gives_up: Callable[[], bool], is_served: Callable[[], bool]) -> None:
-        self._lock, self._gives_up, self._is_served = lock, gives_up, is_served
+    def __init__(self, lock: GenerationLock, gives_up: Callable[[], bool]) -> None:
+        self._lock, self._gives_up = lock, gives_up
 
-    def __enter__(self) -> bool:
-        self._has_begun = self._lock.begin_turn(self._gives_up, self._is_served)
-        return self._has_begun
+    def __enter__(self) -> None:
+        self._lock.begin_turn(self._gives_up)
 
     def __exit__(self, *error: object) -> None:
-        if self._has_begun:
-            self._lock.end_turn()
+        self._lock.end_turn()

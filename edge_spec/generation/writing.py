@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Lock
 from typing import NamedTuple, Protocol
 from weakref import ref
 
@@ -150,8 +149,6 @@ class Writing:
         self.is_reading = False
         self.arrival = 0
         self._outcomes: deque[Outcome] = deque()
-        # Held while an outcome is taken, or they change otherwise.
-        self._taking = Lock()
         # Weak: a reply that nobody refers to any more has to go.
         self._asking = ref(asking)
         self._recorder = recorder
@@ -227,27 +224,14 @@ class Writing:
         return self.is_over and not self._outcomes
 
     def take(self) -> Outcome:
-        """Take the next outcome. Needs a turn, unless it is over."""
-        with self._taking:
-            outcome = self._outcomes.popleft()
-            state = outcome.state
-            is_behind = state is not None and (bool(self._outcomes) or state.n_tokens < len(self.writer.token_ids))
-            self._took(outcome, state if is_behind else None)
-            return outcome
-
-    def take_behind(self) -> Outcome | None:
-        """Take the next outcome while it may be written on; None if it was ended meanwhile."""
-        with self._taking:
-            if not self._outcomes:
-                return None
-            outcome = self._outcomes.popleft()
-            self._took(outcome, outcome.state)
-            return outcome
-
-    def _took(self, outcome: Outcome, state: State | None) -> None:
-        self._state = state
+        """Take the next outcome."""
+        outcome = self._outcomes.popleft()
+        state = outcome.state
+        is_behind = state is not None and (bool(self._outcomes) or state.n_tokens < len(self.writer.token_ids))
+        self._state = state if is_behind else None
         self._taken += outcome.events
         self.held += outcome.piece
+        return outcome
 
     def hand_out(self) -> str:
         """Hand out the text that has been taken; empty if there is none."""
@@ -292,18 +276,16 @@ class Writing:
         writer = self.writer
         if error is not None:
             writer.finish_reason = "error"
-        is_over = writer.finish_reason is not None
-        if is_over:
+        if writer.finish_reason is not None:
+            self.is_over = True
             writer.flush()
-        if not (writer.ready or is_over):
+        if not (writer.ready or self.is_over):
             return
         state = None if is_read and self._state is None else self._present()
         events = self._log.take() if self._log is not None else []
         outcome = Outcome("".join(writer.ready), events, error, state)
         writer.ready.clear()
-        with self._taking:
-            self._outcomes.append(outcome)
-            self.is_over = is_over
+        self._outcomes.append(outcome)
 
     def run_ahead(self) -> None:
         """Somebody else's reader is about to advance it: remember how far its own reader is."""
@@ -323,16 +305,15 @@ class Writing:
 
     def end(self, reason: str) -> int:
         """End it where its reader is; returns how many tokens it was ahead."""
-        with self._taking:
-            n_ahead = self.n_ahead
-            if self._state is not None:
-                self.writer.cut(self._state.n_tokens)
-                self.writer.statistics = self._state.statistics
-                self._drawn = self._state.drawn
-                self._state = None
-                if self._log is not None:
-                    self._log.take()
-            self._outcomes.clear()
+        n_ahead = self.n_ahead
+        if self._state is not None:
+            self.writer.cut(self._state.n_tokens)
+            self.writer.statistics = self._state.statistics
+            self._drawn = self._state.drawn
+            self._state = None
+            if self._log is not None:
+                self._log.take()
+        self._outcomes.clear()
         self.writer.finish_reason = reason
         self.brought(is_read=True)
         return n_ahead

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from linecache import getline
 from types import FrameType
 from typing import Any
 
@@ -62,7 +63,9 @@ class Striking:
         # Like a lock of Python's, that of turns stays locked if its release is interrupted.
         if name.endswith("/lock.py") or not any(folder in name for folder in _FOLDERS):
             return None
-        if event == "line":
+        # At the end of a block Python comes to its first line again, and an error there keeps it from being left; at a
+        # `try:` nothing happens, and Python 3.11 looks for no handler around it.
+        if event == "line" and not getline(name, frame.f_lineno).lstrip().startswith(("with ", "try:")):
             self.n_lines += 1
             if self.n_lines == self._line:
                 raise self._error
