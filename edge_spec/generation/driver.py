@@ -221,7 +221,7 @@ class Driver:
         for writing in self._live:
             # A few tokens belong to the next decode.
             text, most = _place_of(writing), self._model.capabilities.max_rows
-            writing.is_reading = len(text.text) < text.model.n_ctx and len(text.unread(most)) == most
+            writing.is_reading = len(text.text) <= text.model.n_ctx and len(text.unread(most)) == most
         return True
 
     # --- coming and going
@@ -283,14 +283,16 @@ class Driver:
                 tokens = (*writing.request.prompt, *writing.writer.token_ids)
                 writing.context.begin(text, tokens, sampler, resumed=resumed, notice=reply.notice)
             else:
-                if not resumed and text.model.capabilities.reuse_step != 1:
+                # Cells that were moved have bits that reading does not give.
+                if not resumed and not (writing.context.shares and text.model.capabilities.reuse_step == 1):
                     reply.notice(_READ_AGAIN)
                 text.begin(writing.put_back, sampler, reuse=resumed)
                 writing.put_back = None
             writing.has_begun = True
             n_unread = len(text.unread(text.model.n_ctx))
-            # In a context that is full something has to go first.
-            writing.is_reading = n_unread > 0 and len(text.text) < text.model.n_ctx
+            # Where it does not fit something has to go first. A context that is just full is read: what is moved then
+            # has the bits that it has in a text that never waited.
+            writing.is_reading = n_unread > 0 and len(text.text) <= text.model.n_ctx
             writing.reads(0, n_unread)
         except Cancelled:
             self.target.resume()

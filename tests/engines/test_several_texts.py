@@ -111,3 +111,38 @@ def test_a_real_model_writes_several_texts_as_each_alone(tmp_path: Path) -> None
         assert several == [alone(model, prompt, seed=2, max_tokens=16) for prompt in PROMPTS]
         answers = outcomes(model.generate(PROMPTS[1], n=3, seed=2, max_tokens=16))
         assert answers == [alone(model, PROMPTS[1], seed=2, attempt=n, max_tokens=16) for n in range(3)]
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_an_answer_that_waits_without_cells_is_the_one_that_did_not_or_tells(kind: str, tmp_path: Path) -> None:
+    """Wherever another text takes its cells, with no memory for a copy: as the context becomes full, too."""
+
+    def written(model: TextModel, interrupted: int) -> tuple[list[int], bytes, list[str]]:
+        """Return an answer that waited after so many pieces, the bits of its cells, and what was told."""
+        notices: list[str] = []
+        model.ledger.claim("test", "the rest", (model.ledger.left_bytes or 0) - 1000)
+        session = model.chat(seed=3, on_notice=notices.append)
+        reply = session.send("Hi!", max_tokens=64, temperature=1.5, ignore_eos=True)
+        for n, _ in enumerate(reply.events(), 1):
+            if n == interrupted:
+                model.generate("cat " * 48, seed=1, max_tokens=1).read()
+        model.ledger.release("test")
+        with model.texts.copied(session) as caches:
+            assert caches is not None
+            cells = caches.states["target"]
+        session.close()
+        return reply.token_ids, cells, notices
+
+    settings: dict[str, Any] = {"speculation": "off", "n_ctx": 64, "cache_dir": tmp_path, "kv_k": kind, "kv_v": kind}
+    with edge_spec.load("demo", engine="onnx", **settings) as model:
+        tokens, cells, notices = written(model, 0)
+        assert [notice.startswith("the context is full") for notice in notices] == [True]
+        seen = set()
+        for n in range(1, 64):
+            others, other_cells, more = written(model, n)
+            assert others[:n] == tokens[:n]
+            seen.add((other_cells == cells and others == tokens, more[1:] != []))
+            # What is told comes after the context was full: before, all is read as it was.
+            assert more[0] == notices[0]
+        assert seen == {(True, False), (False, True)}
