@@ -48,6 +48,8 @@ class Answer(Context):
         self._conversation = conversation
         self._message = message
         self._window = conversation.window
+        # Once the answer is being written. Before, the models may still have that of another reply.
+        self._sampler: Sampler | None = None
         self.shares = not self._window.n_forgotten
 
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
@@ -68,6 +70,7 @@ class Answer(Context):
         speculator.begin(window.seen(text), sampler, reuse=True)
         # Last: after a cancel before this line, all of it is done once more.
         sampler.forget(window.n_forgotten)
+        self._sampler = sampler
 
     def make_room(self, speculator: Speculator, notice: Notice) -> bool:
         n_tokens = len(speculator.text) + self._window.n_forgotten
@@ -96,4 +99,6 @@ class Answer(Context):
         if head + forgotten < len(speculator.text):
             speculator.cut(head, head + forgotten)
         self._window.start, self.shares = start, False
+        if self._sampler is not None:
+            self._sampler.forget(forgotten)
         notice(f"the context is full: the model no longer sees the oldest {forgotten} tokens")

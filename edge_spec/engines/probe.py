@@ -129,7 +129,7 @@ def probe(model: Probed, *, external: bool = False, lone: bool = True, readings:
         most = capabilities.max_rows
     if exact and not external:
         model.capabilities = capabilities
-        alike = _reads_alike(model, text, sum(reached[-1]))
+        alike = _reads_alike(model, text, _deepest(model.n_ctx, readings.every))
         capabilities = replace(capabilities, reuse_step=int(alike))
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
@@ -148,6 +148,12 @@ def readings_in(n_ctx: int, readings: Sequence[_Reading]) -> list[_Reading]:
     (first, n), *deeper = readings
     start = max(0, min(first, n_ctx - n))
     return [(start, min(n, n_ctx - start)), *((depth, min(n, n_ctx - depth)) for depth, n in deeper if depth < n_ctx)]
+
+
+def _deepest(n_ctx: int, readings: Sequence[_Reading]) -> int:
+    """Return how long a text is read at once: libraries take other paths from some number of tokens on, and a context
+    that ends between two readings may reach it."""
+    return min(n_ctx, sum(readings[-1]))
 
 
 def _widths_alike(
@@ -360,7 +366,7 @@ def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
     return np.allclose(branch, alone, atol=0.05 * float(alone.std()) + 1e-3)
 
 
-_VERSION = 9
+_VERSION = 10
 
 ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""
@@ -420,7 +426,10 @@ def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: Numeric
     # n_ctx only decides how deep the probe can go: what can be reached stands for it.
     values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
     facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
-    reached = [readings_in(settings.n_ctx, readings.every) for readings in (_READINGS, OWN_READINGS)]
+    reached = [
+        (readings_in(settings.n_ctx, readings.every), _deepest(settings.n_ctx, readings.every))
+        for readings in (_READINGS, OWN_READINGS)
+    ]
     key = json.dumps([_VERSION, file, values, reached, facts], sort_keys=True)
     return cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 

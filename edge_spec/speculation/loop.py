@@ -173,10 +173,11 @@ class Speculator:
         self._target.settle()
 
     def cut(self, first: int, last: int) -> None:
-        """Take the tokens from ``first`` up to ``last`` out of the text, to make room in the context."""
+        """Take the tokens from ``first`` up to ``last`` out of the text, to make room in the context.
+
+        The sampler of a reply that is being written has to ``forget`` them.
+        """
         self._target.cut(first, last)
-        if self._sampler is not None:
-            self._sampler.forget(last - first)
         self._target.read()
 
     def draft_with(self, drafter: Drafter) -> None:

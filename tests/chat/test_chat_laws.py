@@ -154,6 +154,25 @@ def test_neither_saving_nor_other_conversations_change_what_is_said(
     assert [state for state, action in after if action in undisturbed] == states(undisturbed)
 
 
+@pytest.mark.parametrize("mode", ["off", "sequence"])
+def test_a_window_that_moves_changes_no_answer_that_waits_meanwhile(load: Callable[..., TextModel], mode: str) -> None:
+    model, notices = load(speculation=mode, n_ctx=128), list[str]()
+    values = {"max_tokens": 40, "temperature": 1.0, "ignore_eos": True}
+    alone = model.chat(seed=2).send("Tell me a story.", **values)
+    alone.read()
+    long = model.chat(seed=1, on_notice=notices.append)
+    # The second turn stays when the first one goes: cells are moved, not emptied.
+    for n in (50, 20):
+        long.send("Why is the sky blue?", max_tokens=n, ignore_eos=True).read()
+    beside = model.chat(seed=2).send("Tell me a story.", **values)
+    next(beside)
+    assert len(beside.token_ids) < 40 and not notices
+    long.send("Hi!", max_tokens=1).read()
+    assert len(beside.token_ids) < 40 and "the context is full" in notices[0]
+    beside.read()
+    assert beside.token_ids == alone.token_ids
+
+
 @settings(max_examples=60)
 @given(words=st.lists(WORDS, min_size=1, max_size=30), seed=st.integers(0, 1 << 16), n_ctx=st.sampled_from([24, 40]))
 def test_a_conversation_of_any_length_stays_inside_the_context(words: list[str], seed: int, n_ctx: int) -> None:

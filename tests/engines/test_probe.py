@@ -183,6 +183,17 @@ def test_prompts_that_leave_other_cells_than_rows_are_reused_in_whole_chunks_onl
     assert probe(Prompted()).capabilities.reuse_step == 0
 
 
+@pytest.mark.parametrize("n_ctx", [70, 100, 250, 300, 600])
+def test_prompts_are_read_as_long_as_the_context_allows_before_their_cells_count_as_alike(n_ctx: int) -> None:
+    class Prompted(RoundingModel):
+        def prefill(self, tokens: Sequence[int]) -> None:
+            for token in tokens:
+                self._cache.append(self._cell(self._cache, token, len(tokens) >= 64))
+
+    assert probe(RoundingModel(n_ctx=n_ctx)).capabilities.reuse_step == 1
+    assert probe(Prompted(n_ctx=n_ctx)).capabilities.reuse_step == 0
+
+
 def test_own_kernels_are_probed_in_fewer_places() -> None:
     counts = []
     for readings in ({}, {"readings": OWN_READINGS}):
