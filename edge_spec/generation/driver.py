@@ -169,8 +169,8 @@ class Driver:
 
     def _join(self, wanted: Iterable[Writing]) -> None:
         for writing in wanted:
-            if not writing.arrival and not writing.is_over:
-                writing.arrival = next(self._arrivals) + 1
+            if writing.place is None and not writing.is_over and writing not in self._waiting:
+                writing.arrival = writing.arrival or next(self._arrivals) + 1
                 self._waiting.append(writing)
 
     def _round(self, wanted: Sequence[Writing], reader: Reader) -> bool:

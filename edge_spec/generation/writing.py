@@ -154,8 +154,9 @@ class Writing:
         self._recorder = recorder
         self.is_recorded = False
         self.has_begun = False
-        self.held = ""
-        self._handed_out: list[str] = []
+        # What has been taken, and how many pieces of it have been handed out: a number, which no error cuts in half.
+        self._pieces: list[str] = []
+        self._n_handed_out = 0
         self._state: State | None = None
         # Of a reply that has ended where its reader was, behind what its sampler has drawn.
         self._drawn: Mapping[str, float] | None = None
@@ -206,12 +207,17 @@ class Writing:
     @property
     def text(self) -> str:
         """What has been handed out."""
-        return "".join(self._handed_out)
+        return "".join(self._pieces[: self._n_handed_out])
+
+    @property
+    def held(self) -> str:
+        """The text that has been taken and not handed out."""
+        return "".join(self._pieces[self._n_handed_out :])
 
     @property
     def content(self) -> str:
         """All of it, with what the prompt and an earlier reply have written of it, and what is not handed out yet."""
-        return "".join((self.request.opening, self.writer.text_before, *self._handed_out, self.held))
+        return "".join((self.request.opening, self.writer.text_before, *self._pieces))
 
     @property
     def has_news(self) -> bool:
@@ -230,15 +236,13 @@ class Writing:
         is_behind = state is not None and (bool(self._outcomes) or state.n_tokens < len(self.writer.token_ids))
         self._state = state if is_behind else None
         self._taken += outcome.events
-        self.held += outcome.piece
+        if outcome.piece:
+            self._pieces.append(outcome.piece)
         return outcome
 
     def hand_out(self) -> str:
         """Hand out the text that has been taken; empty if there is none."""
-        piece = self.held
-        if piece:
-            self._handed_out.append(piece)
-            self.held = ""
+        piece, self._n_handed_out = self.held, len(self._pieces)
         return piece
 
     def tell_events(self) -> None:
