@@ -140,7 +140,7 @@ def _writing(model: edge_spec.TextModel, target: PooledModel, options: argparse.
 
 
 def _reading(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
-    asked = {"seed": 1, "max_tokens": 1, "temperature": 0.0, "reuse": False}
+    asked: Any = {"seed": 1, "max_tokens": 1, "temperature": 0.0, "reuse": False}
     print(f"{'prompts':>7} {'together, tokens/s':>18} {'one long':>10} {'share':>6} {'one by one':>10}")
     for n in options.sizes:
         spent: dict[str, list[float]] = {"together": [], "one long": [], "one by one": []}
