@@ -87,16 +87,16 @@ def test_a_context_that_is_no_number_is_wrong_usage(asked: str) -> None:
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_a_plan_names_the_profile_that_results_will_carry(engine: str, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"engine": engine, "n_ctx": 300, "n_threads": 1, "cache_dir": tmp_path}
+    asked: dict[str, Any] = {"engine": engine, "n_ctx": 640, "n_threads": 1, "cache_dir": tmp_path}
     before = plan("demo", **asked)
     assert (before.engine, before.profile) == (engine, None)
     with edge_spec.load("demo", **asked) as model:
         profile = model.profile
     assert plan("demo", **asked).profile == {"name": profile.name, **dict(profile.facts)}
-    # What was found out of a model holds for a shorter context too; its profile is another one.
-    other = plan("demo", **{**asked, "n_ctx": 290}).profile
+    # What was found out of a model holds for a shorter context that can be read as deep; its profile is another one.
+    other = plan("demo", **{**asked, "n_ctx": 600}).profile
     assert other is not None
-    assert (other["name"] != profile.name, other["n_ctx"]) == (True, "290")
+    assert (other["name"] != profile.name, other["n_ctx"]) == (True, "600")
 
 
 def test_the_command_prints_the_profile(probe_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,9 @@ def test_names_of_other_programs_are_listed_without_them(said: Callable[..., str
     harmless = "a\ufffd[2J\ufffdb"
     for name in (harmless, f"{harmless}:1b", f"org/{harmless}/{harmless}.gguf"):
         assert f"\n{name}  " in shown
-    assert f"edge-spec: note: {own.parent}/{harmless}.gguf" in shown
+    # What a message quotes stays in its line.
+    quoted = harmless.replace("\ufffdb", "\\nb")
+    assert f"edge-spec: note: {own.parent}/{quoted}.gguf" in shown
     assert shown.replace("\n", "").isprintable()
 
 
