@@ -87,7 +87,7 @@ def test_probing_finds_something_in_every_context(weights: Loader, n_ctx: int) -
 def test_what_probing_found_is_remembered(weights: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def open_it(file: str = "x", **values: Any) -> Any:
         model, found = open_llama(
-            weights("draft"), LlamaSettings(**({"n_ctx": 60, "n_threads": 1} | values)), file=file, cache_dir=tmp_path
+            weights("draft"), LlamaSettings(**({"n_ctx": 560, "n_threads": 1} | values)), file=file, cache_dir=tmp_path
         )
         model.close()
         return found
@@ -100,7 +100,7 @@ def test_what_probing_found_is_remembered(weights: Loader, tmp_path: Path, monke
         home = sys.modules["edge_spec.engines.probe"]
         patch.setattr(home, "probe", lambda *args, **kwargs: pytest.fail("probed again"))
         assert open_it() == first
-        assert open_it(n_ctx=70) == first
+        assert open_it(n_ctx=600) == first
     # Whatever may change the answer asks again.
     open_it(file="y")
     open_it(kv_k="f16")
