@@ -142,31 +142,6 @@ def test_who_reads_a_reply_is_told_of_it(letters: Any) -> None:
     assert told == {number: {thread} for number, thread in read_in.items()}
 
 
-def test_what_is_written_is_read_while_the_next_round_goes_on(letters: Any, monkeypatch: Any) -> None:
-    driver, asked = new_driver(letters), [request(number, max_tokens=60) for number in range(2)]
-    first, second = (Reply(driver, each, lambda: 3) for each in asked)
-    for reply in (first, second, first, first, first):
-        next(reply)
-    decode, decodes, goes_on = TablePool.decode, threading.Event(), threading.Event()
-
-    def slow(pool: TablePool, trees: Any) -> Any:
-        decodes.set()
-        assert goes_on.wait(20)
-        return decode(pool, trees)
-
-    monkeypatch.setattr(TablePool, "decode", slow)
-    thread = threading.Thread(target=first.read, daemon=True)
-    thread.start()
-    assert decodes.wait(20)
-    n_taken = len(second.token_ids)
-    assert next(second)
-    assert len(second.token_ids) > n_taken
-    goes_on.set()
-    thread.join(20)
-    second.read()
-    assert [(each.token_ids, each.text) for each in (first, second)] == [alone(letters, each) for each in asked]
-
-
 @pytest.mark.parametrize("n_readers", [1, 2])
 def test_half_the_cells_that_texts_need_starve_none(letters: Any, n_readers: int) -> None:
     n_texts, n_tokens = 16, 90
