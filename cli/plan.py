@@ -9,7 +9,7 @@ import click
 
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.options import load_arguments, model_options, speculation_option
-from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
 from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.plan import PlanReport
@@ -68,6 +68,7 @@ def as_json(found: PlanReport) -> dict[str, Any]:
     return {
         "budget_bytes": found.budget_bytes,
         "why": found.why,
+        "notes": list(found.notes),
         "engine": found.engine,
         "profile": dict(found.profile) if found.profile is not None else None,
         "chosen": _candidate(found.chosen),
@@ -106,6 +107,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 
 
 def _print(found: PlanReport) -> None:
+    print_notes(found.notes)
     chosen = found.chosen
     profile = found.profile["name"] if found.profile is not None else f"{found.engine}, {_UNNAMED}"
     echo(f"{chosen.described}\n{found.why}\nnumerics profile {profile}\n")
@@ -120,9 +122,9 @@ def _print(found: PlanReport) -> None:
     rows.append(("", "reserve", reserve_bytes(chosen.peak_bytes)))
     # Against what is used: a budget may be a hundred times that.
     most = max(n_bytes for _, _, n_bytes in rows)
-    cells = [(who, what, _mib(n_bytes), "#" * max(1, round(_BAR * n_bytes / most))) for who, what, n_bytes in rows]
-    cells.append(("", "left", _mib(found.budget_bytes - chosen.needed_bytes), ""))
-    cells.append(("", "budget", _mib(found.budget_bytes), ""))
+    cells = [(who, what, _tenths(n_bytes), "#" * max(1, round(_BAR * n_bytes / most))) for who, what, n_bytes in rows]
+    cells.append(("", "left", _tenths(found.budget_bytes - chosen.needed_bytes), ""))
+    cells.append(("", "budget", _tenths(found.budget_bytes), ""))
     print_table(("who", "what", "MiB", ""), cells, right=(2,))
     if found.disk_bytes:
         echo(f"\non the disk, written when it is first loaded: {_mib(found.disk_bytes)} MiB in another order")
@@ -152,10 +154,16 @@ def _paying(found: PlanReport, stage: str) -> str:
         if needed is None:
             return _HOPELESS
         return f"pays if {needed:.0%} of what it drafts is accepted, which is not measured yet: run edge-spec bench"
-    measured = f"{gain.mode} was {gain.speed_up:.2f} times as fast as plain decoding here, over {gain.rounds:,} rounds"
+    low = f" ({gain.low:.2f} at the lower end of its interval)" if gain.low < gain.speed_up else ""
+    measured = f"{gain.mode} was {gain.speed_up:.2f} times as fast as plain decoding here{low}, {gain.rounds:,} rounds"
     if way is None:
         return f"not shown to pay: {measured}"
     return f"pays from {_mib(way.needed_bytes)} MiB, with a cache of {'/'.join(way.kv)}: {measured}"
+
+
+def _tenths(n_bytes: int) -> str:
+    """Rows of a table add up to its last one, but for a tenth or two."""
+    return f"{n_bytes / (1 << 20):,.1f}"
 
 
 def _mib(n_bytes: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from edge_spec.cli import main
 from edge_spec.cli.output import print_json, print_table
 
 COMMAND = [sys.executable, "-m", "edge_spec"]
@@ -36,10 +37,10 @@ def piped(surroundings: dict[str, str]) -> Piped:
     return run
 
 
-def rows_of(plan: str) -> dict[str, tuple[int, int]]:
+def rows_of(plan: str) -> dict[str, tuple[float, int]]:
     """MiB and length of the bar by the line's name."""
-    found = re.findall(r"^(?:process|target|draft|intermediate)? +(.*?)  +([\d,]+)(?:  (#+))?$", plan, re.MULTILINE)
-    return {name: (int(size.replace(",", "")), len(bar)) for name, size, bar in found}
+    found = re.findall(r"^(?:process|target|draft|intermediate)? +(.*?)  +([\d,]+\.\d)(?:  (#+))?$", plan, re.MULTILINE)
+    return {name: (float(size.replace(",", "")), len(bar)) for name, size, bar in found}
 
 
 def test_a_plan_is_not_wrapped_and_its_bars_can_be_read_with_any_budget(piped: Piped) -> None:
@@ -51,6 +52,28 @@ def test_a_plan_is_not_wrapped_and_its_bars_can_be_read_with_any_budget(piped: P
         assert abs(cache[1] - 40 * cache[0] / process[0]) <= 2
     assert plans[1]["budget"] == (4000 << 10, 0)
     assert {name for name, (_, bar) in plans[0].items() if not bar} == {"left", "budget"}
+
+
+def test_the_rows_of_a_plan_add_up_to_its_budget(piped: Piped) -> None:
+    for memory in ("150MiB", "1GiB"):
+        table = piped("plan", "demo", "--threads", "1", "--speculation", "hierarchy", "--memory", memory)
+        sizes = [float(size.replace(",", "")) for size in re.findall(r" ([\d,]+\.\d)(?:  #+)?$", table, re.MULTILINE)]
+        assert sizes[-1] == rows_of(table)["budget"][0]
+        # Each is rounded to a tenth.
+        assert abs(sum(sizes[:-1]) - sizes[-1]) <= 0.05 * len(sizes)
+
+
+def test_a_plan_tells_what_loading_would(capfd: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str) -> tuple[str, list[str]]:
+        with pytest.raises(SystemExit) as left:
+            main([arguments[0], "demo", "--threads", "1", "--ctx", "100000", "--memory", "4GiB", *arguments[1:]])
+        assert not left.value.code
+        out, err = capfd.readouterr()
+        return out, re.findall("edge-spec: note: (.*was trained for.*)", err)
+
+    _, loading = told("run", "-n", "1", "-p", "A")
+    assert loading and told("plan")[1] == loading
+    assert any("was trained for" in note for note in json.loads(told("plan", "--json")[0])["notes"])
 
 
 def test_a_plan_has_one_unit(piped: Piped) -> None:
