@@ -24,7 +24,7 @@ from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.fields import ChatFields, CompletionFields
 from edge_spec.server.metrics import CONTENT_TYPE
 from edge_spec.server.pages import page_routes
-from edge_spec.server.request_log import GONE, RequestLog, record_of
+from edge_spec.server.request_log import GONE, RequestLog, record_of, refused
 from edge_spec.server.security import Gate
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
@@ -90,7 +90,7 @@ def _route(method: str, path: str, endpoint: Endpoint) -> Route:
             if failure.status == 500:
                 service: Service = request.app.state.service
                 service.settings.log(f"{method} {path}: {type(error).__name__}: {error}")
-            return JSONResponse(failure.to_json(), failure.status, failure.headers)
+            return refused(request, failure)
 
     return Route(path, answer, methods=[method])
 
@@ -180,15 +180,14 @@ async def _metrics(request: Request) -> Response:
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    message = {
-        404: "there is nothing at this address; chat completions are at /v1/chat/completions",
-        405: "this address is not asked in this way; see OpenAI's API",
-    }.get(status, "the request cannot be answered")
-    failure = ApiError(status, message, code="unknown_url" if status == 404 else None)
-    return JSONResponse(failure.to_json(), status, getattr(error, "headers", None))
+    status, headers = getattr(error, "status_code", 404), dict(getattr(error, "headers", None) or {})
+    if status == 405:
+        return refused(
+            request, ApiError(405, f"ask this address with {headers['Allow']}", code="wrong_method", headers=headers)
+        )
+    message = "there is nothing at this address; chat completions are at /v1/chat/completions"
+    return refused(request, ApiError(status, message, code="unknown_url", headers=headers))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    failure = api_error(error)
-    return JSONResponse(failure.to_json(), failure.status, failure.headers)
+    return refused(request, api_error(error))

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edge_spec.server.errors import ApiError
 from edge_spec.server.service import Service
 
-__all__ = ["GONE", "Record", "RequestLog", "record_of"]
+__all__ = ["GONE", "Record", "RequestLog", "record_of", "refused"]
 
 GONE = 499
 """The status in logs and counts where the client went away; nobody gets it."""
@@ -40,6 +42,12 @@ def record_of(connection: HTTPConnection) -> Record:
     """Return the record of a request; nobody reads that of one that came past the log."""
     found: Record = getattr(connection.state, "record", None) or Record()
     return found
+
+
+def refused(connection: HTTPConnection, failure: ApiError) -> JSONResponse:
+    """Return the response that tells a client of an error, whose code goes into the log."""
+    record_of(connection).summary = lambda: f", {failure.code or failure.kind}"
+    return JSONResponse(failure.to_json(), failure.status, failure.headers)
 
 
 class RequestLog:

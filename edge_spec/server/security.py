@@ -7,12 +7,13 @@ import re
 import socket
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge_spec.server.connections import is_crowded
 from edge_spec.server.errors import ApiError
 from edge_spec.server.pages import PAGE_PATHS
+from edge_spec.server.request_log import refused
 from edge_spec.server.settings import ServerSettings, is_address
 
 __all__ = ["Gate"]
@@ -56,8 +57,7 @@ class Gate:
                 if scope["method"] != "OPTIONS" and scope["path"] not in _PUBLIC:
                     self._check_key(headers)
             except ApiError as error:
-                response = JSONResponse(error.to_json(), error.status, error.headers)
-                await response(scope, receive, send)
+                await refused(HTTPConnection(scope), error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -192,7 +192,9 @@ def test_addresses_that_are_not_there(served: Any) -> None:
         found = httpx2.get(served.url + path)
         assert found.status_code == 404
         assert found.json()["error"]["message"]
-    assert httpx2.get(served.url + "/v1/chat/completions").status_code == 405
+    found = httpx2.get(served.url + "/v1/chat/completions")
+    assert (found.status_code, found.headers["allow"]) == (405, "POST")
+    assert found.json()["error"]["message"] == "ask this address with POST"
     assert httpx2.get(served.url + "/health").json() == {"status": "ok"}
 
 

@@ -144,12 +144,15 @@ def test_what_is_refused_or_not_there_is_logged_and_counted_too(serve: Callable[
     served = serve(name="strict", api_key="s3cret")
     chat = "/v1/chat/completions"
     asked = [
-        (served.post(json=BODY), f"POST {chat} 401, "),
-        (served.post(json=BODY, headers={"Origin": "https://evil.example"}), f"POST {chat} 403, "),
+        (served.post(json=BODY), f"POST {chat} 401, invalid_api_key, "),
+        (served.post(json=BODY, headers={"Origin": "https://evil.example"}), f"POST {chat} 403, origin, "),
         (httpx2.get(served.url + "/health"), "GET /health 200, "),
         (httpx2.get(served.url + "/"), "GET / 200, "),
         (served.client.with_options(max_retries=0).models.with_raw_response.list(), "GET /v1/models 200, "),
-        (httpx2.get(served.url + "/no%0Awhere", headers={"Authorization": "Bearer s3cret"}), r"GET /no\nwhere 404, "),
+        (
+            httpx2.get(served.url + "/no%0Awhere", headers={"Authorization": "Bearer s3cret"}),
+            r"GET /no\nwhere 404, unknown_url, ",
+        ),
     ]
     # A line is written once its answer is sent, so the last one may come a moment later.
     wait_until(lambda: len(served.log) >= len(asked))
