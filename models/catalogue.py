@@ -78,7 +78,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
     if name_or_path is None:
         return _default_family(package)
     if not os.fspath(name_or_path):
-        raise ModelNotFound("the name of the model is empty", hint=_known(package))
+        raise ModelNotFound("the name of the model is empty", hint=_known(package, ""))
     if isinstance(name_or_path, str) and name_or_path in _names(package):
         return _read_family(package / name_or_path, name_or_path)
     name = os.fspath(name_or_path)
@@ -114,7 +114,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
         )
     raise ModelNotFound(
         f"the folder {name!r} contains no model" if is_folder else f"there is no model {name!r}",
-        hint=_known(package),
+        hint=_known(package, name),
     )
 
 
@@ -144,10 +144,14 @@ def _families(package: Path, folder: Path) -> Iterator[Family]:
             yield _read_family(manifest.parent, manifest.parent.name)
 
 
-def _known(package: Path) -> str:
-    names = ", ".join(_names(package))
+def _known(package: Path, name: str) -> str:
+    from difflib import get_close_matches
+
+    names = _names(package)
+    near = get_close_matches(name, names, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
     return (
-        f"known names: {names}, and what `edge-spec list` shows; "
+        f"{meant}known names: {', '.join(names)}, and what `edge-spec list` shows; "
         "a path to a .gguf or .onnx file, or a folder with one, works too"
     )
 
