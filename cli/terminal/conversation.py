@@ -167,6 +167,11 @@ def show_answer(reply: Reply, display: Display, status: Callable[[Reply], str]) 
             thread.start()
             while True:
                 event = _next(events)
+                for notice in tuple(reply.notices):
+                    # The context can fill up repeatedly; that is said once.
+                    if notice not in seen:
+                        seen.add(notice)
+                        display.notice(notice)
                 if event is None or isinstance(event, BaseException):
                     error = event
                     break
@@ -174,11 +179,6 @@ def show_answer(reply: Reply, display: Display, status: Callable[[Reply], str]) 
                     reply.cancel()
                 elif isinstance(event, tuple):
                     display.write(event[1], thought=event[0])
-                for notice in tuple(reply.notices):
-                    # The context can fill up repeatedly; that is said once.
-                    if notice not in seen:
-                        seen.add(notice)
-                        display.notice(notice)
                 begun = monotonic()
                 if begun >= draw_at:
                     display.refresh(status(reply))

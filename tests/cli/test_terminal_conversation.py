@@ -262,3 +262,9 @@ def test_a_script_may_say_exit(model: TextModel) -> None:
 def test_an_empty_answer_is_said_to_be_empty(play: Play) -> None:
     played = play("/set grammar root ::= ", "Hello")
     assert "note: the answer is empty" in played.said
+
+
+def test_an_empty_answer_tells_what_the_model_no_longer_sees(play: Play) -> None:
+    played = play("/set grammar root ::= ", "A long story. " * 200)
+    assert re.search(r"note: the context is full: the model no longer sees the oldest \d+ tokens", played.said)
+    assert "note: the answer is empty" in played.said
