@@ -13,8 +13,8 @@ from edge_spec.generation.options import REPLY_OPTIONS, ReplyOptions
 from edge_spec.options import Option
 from edge_spec.sampling import SAMPLER_OPTIONS
 from edge_spec.sampling.gbnf import gbnf_to_lark
-from edge_spec.sampling.guidance import check_grammar
 from edge_spec.sampling.json_schema import schema_to_lark
+from edge_spec.sampling.lark import Lark
 
 __all__ = ["reply_arguments", "reply_options", "sampler_options"]
 
@@ -72,10 +72,17 @@ def reply_arguments(values: Mapping[str, Any], options: Mapping[str, Option] = R
     arguments = {name: _read(options[name], value) for name, value in given.items()}
     ReplyOptions.of(arguments)
     if "grammar" in arguments:
-        check_grammar(gbnf_to_lark(arguments["grammar"]))
+        _check(gbnf_to_lark(arguments["grammar"]))
     if "json_schema" in arguments:
-        check_grammar(schema_to_lark(arguments["json_schema"]))
+        _check(schema_to_lark(arguments["json_schema"]))
     return arguments
+
+
+def _check(grammar: Lark) -> None:
+    # Replies without a grammar do without the library, which takes 5 MiB.
+    from edge_spec.sampling.guidance import check_grammar
+
+    check_grammar(grammar)
 
 
 def _read(each: Option, value: Any) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
-from edge_spec.sampling.guidance import check_grammar
 from edge_spec.sampling.lark import Lark, literal
 from edge_spec.server.call_schemas import Rules
 from edge_spec.server.call_syntax import CallSyntax
@@ -124,6 +123,9 @@ def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
 
     What a grammar cannot keep of a schema is left to the tool, unless it is strict.
     """
+    # Requests without tools do without the library, which takes 5 MiB.
+    from edge_spec.sampling.guidance import check_grammar
+
     rules = Rules(f"f{number}")
     try:
         arguments = syntax.arguments.grammar(schema_of(function), rules)

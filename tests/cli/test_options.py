@@ -169,6 +169,22 @@ finally:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_replies_without_a_grammar_do_without_its_library(probe_cache: Path) -> None:
+    code = """
+import sys
+from edge_spec.cli import main
+for asked in ([], ["--grammar", 'root ::= "a"']):
+    try:
+        main(["run", "demo", "--threads", "1", "--ctx", "64", "-n", "1", "-p", "A", *sys.argv[1:], *asked])
+    except SystemExit as left:
+        print(left.code, "llguidance" in sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--cache-dir", str(probe_cache)], capture_output=True, text=True, timeout=100
+    )
+    assert re.findall("^0 (True|False)$", done.stderr, re.MULTILINE) == ["False", "True"]
+
+
 # --- messages
 
 
