@@ -300,3 +300,17 @@ def test_what_progress_raises_ends_the_load(probe_cache: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         edge_spec.load("demo", cache_dir=probe_cache, n_ctx=400, engine="llama", on_progress=stop)
+
+
+def test_what_is_no_drafter_is_told_how_to_be_one(load: Callable[..., edge_spec.TextModel]) -> None:
+    class Listing(edge_spec.Drafter):
+        name = "listing"
+
+        def draft(self, limit: int) -> Any:
+            return [1] * limit
+
+    with pytest.raises(SettingsError, match=r"must be the name of a mode, or a Mode; one of your own is Mode\("):
+        load(speculation=Listing)
+    mode = edge_spec.Mode(name="listing", build=lambda models: Listing(), limit=2)
+    with load(speculation=mode) as model, pytest.raises(SettingsError, match="'listing' has drafted a list in place"):
+        model.generate("A").read()

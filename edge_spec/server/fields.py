@@ -79,7 +79,6 @@ class ReplyFields(Fields):
     # Ours.
     grammar: str | None = None
     speculation: str | None = None
-    ignore_eos: bool = False
     token_events: bool = False
 
     @property

@@ -198,7 +198,6 @@ class JobMaker:
             **self._passed(asked, body),
             "max_tokens": asked.limit or self._settings.max_tokens,
             "stop": asked.stop,
-            "ignore_eos": asked.ignore_eos,
             "seed": asked.seed % (1 << 64) if asked.seed is not None else None,
             "grammar": grammar,
             "logprobs": logprobs,

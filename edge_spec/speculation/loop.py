@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from edge_spec.errors import StateError
+from edge_spec.errors import SettingsError, StateError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.follower import Follower, OnRead, decode_all
@@ -150,7 +150,14 @@ class Speculator:
         return min(limit, n_rows, self.model.n_ctx - len(self._target.text) - 1)
 
     def _verifiable(self, draft: Tree, most: int) -> Tree:
-        """Return what the target can verify of a draft, and the grammar does not rule out."""
+        """Return what the target can verify of a draft, and the grammar does not rule out.
+
+        Raises:
+            SettingsError: what the drafter has returned is no tree.
+        """
+        if not isinstance(draft, Tree):
+            what = f"the drafter {self.drafter.name!r} has drafted a {type(draft).__name__} in place of a Tree"
+            raise SettingsError(what, hint="Tree.sequence(tokens) makes one of tokens that follow one another")
         draft = draft.fitted(most, self.model.n_vocab, branches=self.model.capabilities.takes_trees)
         return guided(draft, self._guide, self.text, most) if self._guide is not None else draft
 

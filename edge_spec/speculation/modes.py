@@ -199,6 +199,9 @@ def mode_of(name: str, *, given: frozenset[str]) -> Mode:
     Raises:
         SettingsError: there is no such mode.
     """
+    if not isinstance(name, str):
+        hint = "one of your own is Mode(name='mine', build=lambda models: MyDrafter(), limit=4)"
+        raise SettingsError(f"is {name!r} and must be the name of a mode, or a Mode", argument="speculation", hint=hint)
     require_one_of("speculation", name, ("auto", *MODES))
     if name == "auto":
         return _AUTO[frozenset(given) & {"draft", "intermediate"}]
