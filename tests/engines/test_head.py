@@ -247,6 +247,20 @@ def test_a_head_is_saved_and_restored_with_what_it_has_yet_to_read(
         assert head.n_past == 0
 
 
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_head_of_a_text_without_features_is_restored_as_it_was(
+    n: int, pair: tuple[TranscribedModel, HeadModel]
+) -> None:
+    target, head = pair
+    for model in (target, head):
+        model.rollback(0)
+    head.prefill(TEXT[:n])
+    state = head.save()
+    head.prefill(TEXT[n:9])
+    head.restore(state)
+    assert (head.n_past, head.save()) == (n, state)
+
+
 def test_a_tail_that_cannot_be_loaded_leaves_the_target_as_it_was(pair: tuple[TranscribedModel, HeadModel]) -> None:
     target, _ = pair
     target.prefill(TEXT[:20])

@@ -146,7 +146,7 @@ class HeadPath(OnnxPath):
             raise _damaged()
         super().restore(state[end:])
         if last == self._target.n_past:
-            self._features[first:last] = rows.reshape(last - first, -1)
+            self._features[first:last] = rows.reshape(last - first, self.given.shape[1])
 
     def _like(self) -> HeadPath:
         return self.pool.path(self._target)
