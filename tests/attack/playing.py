@@ -48,20 +48,26 @@ class Played:
 
 @dataclass
 class Outcome:
-    """What somebody sees of a text."""
+    """What somebody sees of a text.
+
+    Attributes:
+        notices: what its reader was told; they are not compared.
+    """
 
     tokens: list[int]
     text: str
     reason: str | None
     error: str = ""
     events: list[Any] = field(default_factory=list)
+    notices: Sequence[str] = ()
 
     @classmethod
     def of(cls, reply: Reply, error: BaseException | None = None, events: Sequence[Any] = ()) -> Outcome:
         error = error or reply.error
         # Text that was held back has an event without a token where its reader had taken the others.
         told = [(event.id, event.logprob, dict(event.top)) for event in events if event.id is not None]
-        return cls(reply.token_ids, reply.content, reply.finish_reason, type(error).__name__ if error else "", told)
+        raised = type(error).__name__ if error else ""
+        return cls(reply.token_ids, reply.content, reply.finish_reason, raised, told, tuple(reply.notices))
 
     @classmethod
     def refused(cls, error: Exception) -> Outcome:
@@ -389,8 +395,11 @@ def play(story: Mapping[str, Any], hunted: Hunted, folder: Path) -> Played:
     drafted = _Side(drafted_model, folder)
     played = Played()
     try:
-        if plain.model.profile != drafted.model.profile or drafted.model.identity != "bitwise":
-            played.counts[f"left out: {drafted.model.identity}"] += 1
+        if drafted.model.identity != "bitwise":
+            played.counts[f"left out: a story with {drafted.model.identity}"] += 1
+            return played
+        if plain.model.profile != drafted.model.profile:
+            played.counts["left out: a story with two profiles"] += 1
             return played
         parted: set[int] = set()
         for number, step in enumerate(story["steps"]):
@@ -425,6 +434,7 @@ def _compare(
     if chat in parted:
         played.counts["left out: after that"] += 1
         return
+    played.counts["left out: forgotten by its reader"] += len(both[0]) - len(both[1])
     for wanted, found in zip(*both, strict=False):
         difference = wanted.difference(found)
         reason = _may_differ(story, ask, found, drafted) if difference else ""
@@ -439,11 +449,16 @@ def _compare(
 
 
 def _may_differ(story: Mapping[str, Any], ask: Ask, found: Outcome, drafted: _Side) -> str:
-    """Return why a text may be another one; empty if it may not."""
-    notices = drafted.notices.get(ask.get("chat", -1), ())
-    if any("read again" in each for each in notices):
+    """Return why a text may be another one; empty if it may not: whoever reads it has been told."""
+    notices = (*drafted.notices.get(ask.get("chat", -1), ()), *found.notices)
+    if any("words may differ" in each or "memory is scarce" in each for each in notices):
+        return "told that memory is scarce"
+    # Cells that were never moved get the same bits again, where the engine is known to give them.
+    gets_same_bits = drafted.model.followed["target"].model.capabilities.reuse_step == 1
+    is_full = any("context is full" in each for each in notices)
+    if (is_full or not gets_same_bits) and any("read again" in each for each in notices):
         return "told that it was read again"
-    if ask.get("chat") in drafted.left and any("context is full" in each for each in notices):
+    if ask.get("chat") in drafted.left and is_full:
         # What is continued makes room sooner than what is written on.
         return "continued in a full context"
     return "no memory" if story["tight"] and found.error == "BudgetExceeded" else ""
@@ -456,6 +471,6 @@ def _kinds(story: Mapping[str, Any], ask: Ask, found: Outcome, drafted: _Side) -
     kinds += [f"sampler {name}" for name in options if name not in ("seed", "max_tokens", "raw", "attempt", "stop")]
     kinds += [f"with {name}" for name in ("leave", "threads", "events") if ask.get(name)]
     kinds += ["with tight memory"] * story["tight"] + ["with another engine's drafter"] * ("draft_engine" in story)
-    if any("context is full" in each for each in drafted.notices.get(ask.get("chat", -1), ())):
+    if any("context is full" in each for each in (*drafted.notices.get(ask.get("chat", -1), ()), *found.notices)):
         kinds.append("with overflow")
     return [*kinds, f"ended {found.error or found.reason}"]
