@@ -53,8 +53,8 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
     """
     asked = _located(model, options)
     request = request_of(asked, cache(inspect))
-    require_sound(request.files.values(), cache_dir=asked.folder)
-    request.load_libraries(verbose=asked.verbose)
+    with require_sound(request.files.values(), cache_dir=asked.folder):
+        request.load_libraries(verbose=asked.verbose)
     budget = budget_of(asked.memory_bytes)
     openers = {
         each: each.opener(cache_dir=asked.folder, on_wait=asked.on_wait, on_progress=asked.on_progress)
@@ -139,8 +139,8 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     # Each kind of speculation asks for the same files.
     read_file = cache(inspect)
     request = request_of(asked, read_file)
-    require_sound(request.files.values(), cache_dir=asked.folder)
-    request.load_libraries()
+    with require_sound(request.files.values(), cache_dir=asked.folder):
+        request.load_libraries()
     wanted = asked.memory_bytes
     if wanted is None:
         budget = budget_of(None)

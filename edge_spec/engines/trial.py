@@ -1,4 +1,4 @@
-"""Try in another process what may end this one: reading a strange file with the library that will read it.
+"""Try in another process what may end this one: reading strange files with the library that will read them.
 
 Libraries in C end the process where a file contradicts itself in a way that they did not think of. So the first time
 that a file is seen, a child reads its vocabulary and makes a context without weights; how it ended is remembered with
@@ -10,14 +10,16 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 
 from edge_spec.engines.records import FOLDER, read_record, write_record
-from edge_spec.engines.trial_child import main
+from edge_spec.engines.trial_child import DONE, main
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import ModelFile
 from edge_spec.models.onnx.config_files import TOKENIZER
@@ -27,53 +29,116 @@ __all__ = ["require_sound"]
 _VERSION = 2
 _LIBRARIES = ("llama-cpp-python", "tokenizers")
 _SECONDS = 20.0
+"""For each file."""
 
 
-def require_sound(files: Iterable[ModelFile], *, cache_dir: Path | None) -> None:
-    """Refuse model files that end a process that reads them; each is tried once.
+@contextmanager
+def require_sound(files: Iterable[ModelFile], *, cache_dir: Path | None) -> Iterator[None]:
+    """Refuse model files that end a process that reads them; each is tried once, while the block does something else.
 
     Raises:
-        UnsupportedModel: one did.
+        UnsupportedModel: one did; at the end of the block.
     """
-    for file in files:
-        path = file.path if file.graph is None else file.graph.folder / TOKENIZER
-        fault = _fault(path, file.fingerprint, cache_dir, tokenizes=file.trimmed is None)
-        if fault:
+    asked = {_Tried.of(file): None for file in files}
+    faults = {each: each.known(cache_dir) for each in asked}
+    strange = [each for each, fault in faults.items() if fault is None]
+    child = _begun(strange) if strange else None
+    try:
+        yield
+    except BaseException:
+        if child is not None:
+            child.kill()
+            child.communicate()
+        raise
+    for each, fault in _faults(child, strange).items():
+        each.remember(fault, cache_dir)
+        faults[each] = fault
+    for each, known in faults.items():
+        if known:
             raise UnsupportedModel(
-                f"{path} {fault}", hint="it is damaged or made to do harm; get the model from elsewhere"
+                f"{each.path} {known}", hint="it is damaged or made to do harm; get the model from elsewhere"
             )
 
 
-@cache
-def _fault(path: Path, fingerprint: str, cache_dir: Path | None, *, tokenizes: bool) -> str:
-    """Return what a file does to a process, as a clause; empty if nothing.
+@dataclass(frozen=True)
+class _Tried:
+    """A file that is tried.
 
-    A trimmed drafter never ``tokenizes``: its vocabulary lacks tokens that the library would look for.
+    Attributes:
+        tokenizes: text is also turned into tokens and back. A trimmed drafter never does that: its vocabulary lacks
+            tokens that the library would look for.
     """
-    key = f"{_VERSION} {fingerprint} {[version(each) for each in _LIBRARIES]}"
-    kept = blake2b(key.encode(), digest_size=12).hexdigest()
-    record = cache_dir / FOLDER / f"tried-{kept}.json" if cache_dir is not None else None
-    fault = read_record(record).get("fault") if record is not None else None
-    if not isinstance(fault, str):
-        fault = _tried(path, tokenizes=tokenizes)
-        if record is not None:
-            write_record(record, {"fault": fault})
-    return fault
+
+    path: Path
+    fingerprint: str
+    tokenizes: bool
+
+    @classmethod
+    def of(cls, file: ModelFile) -> _Tried:
+        path = file.path if file.graph is None else file.graph.folder / TOKENIZER
+        return cls(path, file.fingerprint, file.trimmed is None)
+
+    def known(self, cache_dir: Path | None) -> str | None:
+        """Return what it did to a process, as a clause, empty if nothing; None if it has not been tried."""
+        fault = _tried_here().get(self)
+        if fault is None and cache_dir is not None:
+            fault = read_record(self._record(cache_dir)).get("fault")
+        return fault if isinstance(fault, str) else None
+
+    def remember(self, fault: str, cache_dir: Path | None) -> None:
+        _tried_here()[self] = fault
+        if cache_dir is not None:
+            write_record(self._record(cache_dir), {"fault": fault})
+
+    def _record(self, cache_dir: Path) -> Path:
+        key = f"{_VERSION} {self.fingerprint} {[version(each) for each in _LIBRARIES]}"
+        return cache_dir / FOLDER / f"tried-{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 
 
-def _tried(path: Path, *, tokenizes: bool) -> str:
+@cache
+def _tried_here() -> dict[_Tried, str]:
+    """Return what this process knows of files, for those who keep nothing on the disk."""
+    return {}
+
+
+def _begun(files: Sequence[_Tried]) -> subprocess.Popen[bytes] | None:
+    """Start a child that reads files in their order; None where there can be none."""
     # A frozen program cannot run itself as Python.
     if not sys.executable or getattr(sys, "frozen", False):
-        return ""
-    call = f"from {main.__module__} import main; main(tokenizes={tokenizes})"
-    command = [sys.executable, "-P", "-c", call, str(path.absolute())]
+        return None
+    call = f"from {main.__module__} import main; main({[each.tokenizes for each in files]})"
+    command = [sys.executable, "-P", "-c", call, *(str(each.path.absolute()) for each in files)]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return f"takes more than {_SECONDS:g} s to read"
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        )
     except (OSError, ValueError):  # no room for another process
-        return ""
-    if done.returncode >= 0:
-        return ""
-    name = signal.Signals(-done.returncode).name if -done.returncode in set(signal.Signals) else done.returncode
-    return f"ends a process that reads it ({name})"
+        return None
+
+
+def _faults(child: subprocess.Popen[bytes] | None, files: Sequence[_Tried]) -> dict[_Tried, str]:
+    """Return what files did to a child, as clauses, empty if nothing; others read those that it did not come to."""
+    faults = dict.fromkeys(files, "")
+    left = list(files)
+    while left and child is not None:
+        said, fault = _ended(child, _SECONDS * len(left))
+        del left[: said.count(DONE)]
+        if not fault or not left:
+            break
+        faults[left.pop(0)] = fault
+        child = _begun(left) if left else None
+    return faults
+
+
+def _ended(child: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, str]:
+    """Return what a child has said, and what ended it, as a clause; empty if it came to its end."""
+    try:
+        said, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.communicate()[0], f"takes more than {_SECONDS:g} s to read"
+    code = child.returncode
+    if code >= 0:
+        return said, ""
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else code
+    return said, f"ends a process that reads it ({name})"

@@ -9,10 +9,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from importlib import import_module
-from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
@@ -55,7 +54,6 @@ class Library:
         # Where gdb is installed, the library would run it on this process before it aborts.
         os.putenv("GGML_NO_BACKTRACE", "1")
         self.c = _bindings()
-        self.version = version("llama-cpp-python")
         self.verbose = False
         self._errors: deque[str] = deque(maxlen=4)
         # The library logs in the thread that called it, so threads that load at the same time can listen separately.
@@ -68,6 +66,13 @@ class Library:
         features = self.c.llama_print_system_info()
         self.features: str = features.decode("ascii", "replace")
         self.build = blake2b(features + processor().encode(), digest_size=6).hexdigest()
+
+    @cached_property
+    def version(self) -> str:
+        # Reading metadata imports a parser of e-mails, for which a strange file's first reader would wait.
+        from importlib.metadata import version
+
+        return version("llama-cpp-python")
 
     def _log(self, level: int, text: bytes, _: Any) -> None:
         if self.verbose:

@@ -168,7 +168,7 @@ class LlamaWeights:
         for number, part in enumerate((self._special_tokens if controls else self._defined_tokens).parts(raw)):
             for place, piece in enumerate([part] if controls else self._apart.split(part)):
                 is_first = not number and not place
-                tokens += self._tokenize(piece, add_special=add_special and is_first, controls=controls)
+                tokens += self.tokenize_as_it_is(piece, add_special=add_special and is_first, controls=controls)
         return tokens
 
     @cached_property
@@ -178,7 +178,8 @@ class LlamaWeights:
         known = [re.escape(name[1:].encode()) for name in CHANNELS if name in self.control_names]
         return re.compile(b"(?<=<)(?=" + b"|".join(known) + b")" if known else b"(?!)")
 
-    def _tokenize(self, raw: bytes, *, add_special: bool, controls: bool) -> list[int]:
+    def tokenize_as_it_is(self, raw: bytes, *, add_special: bool, controls: bool = True) -> list[int]:
+        """Return what the library itself makes of a text; ``tokenize`` looks for special tokens first."""
         room = len(raw) + 16
         while True:
             ids = (ctypes.c_int32 * room)()
