@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge_spec.cli.check import modes_of, prompts_or_own
+from edge_spec.cli.check import modes_of, modes_option, prompts_or_own
 from edge_spec.cli.help import Count, Verb, default_of, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, max_tokens_option, model_options
@@ -39,7 +39,7 @@ _FEW_DRAFTS = 50
 @click.command("bench", cls=Verb)
 @option("Runs", "--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
 @option("Runs", "--limit", type=Count(), default=_LIMIT, metavar="N", help="How many of the prompts to use.")
-@option("Runs", "--modes", metavar="A,B,...", help="Ways to speculate. [default: auto and all that the models allow]")
+@modes_option("[default: auto and all that the models allow]")
 @option(
     "Runs", "--rounds", type=Count(), default=_ROUNDS, metavar="N", help="How often every mode writes every prompt."
 )

@@ -72,7 +72,7 @@ def command(**values: Any) -> None:
     if values["session"] is not None and values["no_history"]:
         raise click.UsageError("--no-history keeps nothing, --session keeps the conversation: give one of them")
     if values["session"] is not None and not Path(values["session"]).absolute().parent.is_dir():
-        raise click.UsageError(f"there is no folder for {values['session']}; make it first, or choose another file")
+        raise click.ClickException(f"there is no folder for {values['session']}; make it first, or choose another file")
     if sys.stdin is None:
         raise click.UsageError("standard input is closed; give messages there")
     options = reply_arguments(values)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import as_file, files
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -19,14 +19,23 @@ from edge_spec.cli.reply_options import reply_arguments, sampler_options
 from edge_spec.errors import SettingsError
 from edge_spec.evaluation.check import Comparison, RandomLimits, Unchecked, check
 from edge_spec.loading import load, possible_modes
+from edge_spec.options import require_one_of
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["command", "modes_of", "prompts_or_own"]
+__all__ = ["command", "modes_of", "modes_option", "prompts_or_own"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _MAX_TOKENS = default_of(check, "max_tokens")
 _SEED = default_of(check, "seed")
 _TEMPERATURES = ",".join(f"{temperature:g}" for temperature in default_of(check, "temperatures"))
+
+
+def modes_option(default: str) -> Callable[[Command], Command]:
+    """``--modes``."""
+    text = f"Ways to speculate. {default}"
+    return option("Runs", "--modes", metavar="A,B,...", help=text, check=lambda value: _named_modes(value))
 
 
 def prompts_or_own(path: str | None) -> list[Prompt]:
@@ -40,9 +49,14 @@ def prompts_or_own(path: str | None) -> list[Prompt]:
 @click.command("check", cls=Verb)
 @option("Runs", "--prompts", metavar="FILE", help="One prompt per line, text or JSON. [default: the package's own]")
 @option("Runs", "--limit", type=Count(), metavar="N", help="Only the first N prompts.")
-@option("Runs", "--modes", metavar="A,B,...", help="Ways to speculate. [default: all that the given models allow]")
+@modes_option("[default: all that the given models allow]")
 @option(
-    "Runs", "--temperatures", default=_TEMPERATURES, metavar="X,Y,...", help="Every prompt is written at each of them."
+    "Runs",
+    "--temperatures",
+    default=_TEMPERATURES,
+    metavar="X,Y,...",
+    help="Every prompt is written at each of them.",
+    check=lambda value: _temperatures(value),
 )
 @option("Runs", "--random-limits", is_flag=True, help="Draft a random number of tokens in every round.")
 @max_tokens_option(_MAX_TOKENS, "Maximum tokens of a reply.")
@@ -60,7 +74,7 @@ def command(**values: Any) -> int:
     prompts = [prompt.text for prompt in prompts_or_own(values["prompts"])[: values["limit"]]]
     arguments, asked = load_arguments(values), reply_arguments(values)
     modes = modes_of(values["modes"], arguments)
-    temperatures = [_temperature(text) for text in values["temperatures"].split(",")]
+    temperatures = _temperatures(values["temperatures"])
     next_limit = RandomLimits(values["draft_limit"] or 9) if values["random_limits"] else None
 
     def compared() -> Iterator[Comparison | Unchecked | str]:
@@ -108,21 +122,26 @@ def modes_of(named: str | None, arguments: Mapping[str, Any]) -> list[str]:
     possible = ["auto", *possible_modes(**arguments)]
     if named is None:
         return [mode for mode in possible if mode != "auto"]
-    modes = list(dict.fromkeys(mode.strip() for mode in named.split(",")))
+    modes = _named_modes(named)
     for mode in modes:
-        if mode not in MODES and mode != "auto":
-            raise click.BadParameter(f"{mode!r} is not one of auto, {', '.join(MODES)}", param_hint="--modes")
         if mode not in possible:
             needed = " and ".join(f"--{need}" for need in MODES[mode].needs)
             raise click.UsageError(f"mode {mode!r} needs {needed}")
     return modes
 
 
-def _temperature(text: str) -> float:
+def _named_modes(named: str) -> list[str]:
+    modes = list(dict.fromkeys(mode.strip() for mode in named.split(",")))
+    for mode in modes:
+        require_one_of("modes", mode, ("auto", *MODES))
+    return modes
+
+
+def _temperatures(text: str) -> list[float]:
     try:
-        return SamplerSettings(temperature=float(text)).temperature
+        return [SamplerSettings(temperature=float(each)).temperature for each in text.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a number", param_hint="--temperatures") from None
+        raise SettingsError(f"is {text!r} and must be numbers, such as 0,0.8", argument="temperatures") from None
     except SettingsError as error:
         raise SettingsError(error.problem, argument="temperatures") from None
 

@@ -30,7 +30,8 @@ def command(as_json: bool) -> int:
     """
     found = read_configuration(os.environ)
     tables = (mistake for name in found.verbs for mistake in table_mistakes(verb(name), name, found))
-    mistakes = [described(mistake) for mistake in (*common_mistakes(found), *tables)]
+    # The verb that has all options that may be set for all.
+    mistakes = [described(mistake) for mistake in (*common_mistakes(found, verb("run")), *tables)]
     folders = {
         "model-dir": str(models_in(_text(found.common.get("model-dir")))),
         "cache-dir": str(cache_folder(_text(found.common.get("cache-dir")))),

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from edge_spec.errors import SettingsError
+from edge_spec.errors import EdgeSpecError, SettingsError
 from edge_spec.library.user_folder import configuration_path, read_settings
 
 __all__ = ["COMMON", "Configuration", "common_mistakes", "defaults_of", "read_configuration", "table_mistakes"]
@@ -38,8 +38,6 @@ COMMON = (
     "max-tokens",
 )
 """What may stand for all verbs: an argument or options, as they are typed but for the hyphens before them."""
-
-_FOLDERS = ("model-dir", "cache-dir")
 
 _PREFIX = "EDGE_SPEC_"
 
@@ -78,20 +76,23 @@ def read_configuration(environment: Mapping[str, str]) -> Configuration:
     return Configuration(path=path, common=common, verbs=verbs, sources=sources)
 
 
-def common_mistakes(found: Configuration) -> Iterator[SettingsError]:
-    """Tell what cannot be set for all verbs."""
+def common_mistakes(found: Configuration, command: click.Command | None = None) -> Iterator[SettingsError]:
+    """Tell what cannot be set for all verbs.
+
+    Args:
+        command: whose options tell which values can be.
+    """
+    options = _by_name(command) if command is not None else {}
     for name, value in found.common.items():
         if name not in COMMON:
             yield SettingsError(
                 f"{found.path}: {name!r} cannot be set for all verbs",
                 hint=f"these can: {', '.join(COMMON)}; put others under the name of their verb, such as [run]",
             )
-        elif isinstance(value, list):
-            yield _not_single(found, name, value)
-        elif name in _FOLDERS and not isinstance(value, str):
-            yield SettingsError(
-                f"{found.path}: {name} is {value!r} and must be the path of a folder", hint="correct it"
-            )
+        elif name in options and getattr(options[name], "shared", True):
+            source = found.sources.get(name, "")
+            where = source if source.startswith(_PREFIX) else f"{found.path}: {name}"
+            yield from _value_mistakes(options[name], value, where)
 
 
 def table_mistakes(command: click.Command | None, verb: str, found: Configuration) -> Iterator[SettingsError]:
@@ -112,7 +113,7 @@ def defaults_of(command: click.Command, verb: str, found: Configuration) -> dict
     Raises:
         SettingsError: the file has something under this verb that it does not take.
     """
-    for mistake in table_mistakes(command, verb, found):
+    for mistake in (*common_mistakes(found, command), *table_mistakes(command, verb, found)):
         raise mistake
     return _defaults(command, found, found.verbs.get(verb, {}))
 
@@ -128,7 +129,7 @@ def _mistakes(command: click.Command, found: Configuration, own: Any, table: str
         yield SettingsError(f"{found.path}: {table} is {own!r} and must be a table", hint="see `edge-spec config`")
         return
     verbs = command.commands if isinstance(command, click.Group) else {}
-    options = {name: param for param in command.params if param.name for name in _names(param)}
+    options = _by_name(command)
     for name, value in own.items():
         if name in verbs:
             yield from _mistakes(verbs[name], found, value, f"{table}.{name}")
@@ -138,25 +139,78 @@ def _mistakes(command: click.Command, found: Configuration, own: Any, table: str
                 f"{found.path}: [{table}] has {name!r}, which is not one of its {kind}",
                 hint=f"see `edge-spec {table.replace('.', ' ')} --help`",
             )
-        elif isinstance(value, dict) or (
-            isinstance(value, list) and not getattr(options[name.replace("_", "-")], "multiple", False)
-        ):
-            yield _not_single(found, name, value)
+        else:
+            yield from _value_mistakes(options[name.replace("_", "-")], value, f"{found.path}: [{table}] {name}")
 
 
-def _not_single(found: Configuration, name: str, value: object) -> SettingsError:
-    return SettingsError(f"{found.path}: {name} is {value!r} and must be a single value", hint="correct it")
+def _value_mistakes(param: click.Parameter, value: Any, where: str) -> Iterator[SettingsError]:
+    """Tell why a value cannot be, by the check of the command line.
+
+    Args:
+        where: the file and the name, or the variable.
+    """
+    problem = ""
+    for each in value if isinstance(value, list) and getattr(param, "multiple", False) else [value]:
+        problem = problem or _problem(param, each)
+    if problem:
+        yield SettingsError(f"{where} {problem}")
+
+
+def _problem(param: click.Parameter, value: Any) -> str:
+    """Return what is wrong with one value and what to do, as clauses; empty if nothing."""
+    if isinstance(value, dict | list):
+        return f"is {value!r} and must be a single value; correct it"
+    wanted = _wanted(param)
+    # TOML's truth values are numbers to Python, and its dates are texts to click.
+    if not isinstance(value, {"true or false": str | bool, "a path": str}.get(wanted, str | int | float)) or (
+        isinstance(value, bool) and wanted != "true or false"
+    ):
+        return f"is {_as_typed(value)} and must be {wanted}; correct it"
+    typed = (str(value),) if getattr(param, "multiple", False) or param.nargs < 0 else str(value)
+    try:
+        param.process_value(click.Context(_NOTHING), typed)
+    except click.UsageError as error:
+        return f"is {_as_typed(value)}: {error.message.rstrip('.')}; correct it"
+    except SettingsError as error:
+        return f"{error.problem}; {error.hint or 'correct it'}"
+    except EdgeSpecError as error:
+        return f"is {_as_typed(value)}: {error}"
+    return ""
+
+
+def _wanted(param: click.Parameter) -> str:
+    """Return what kind of value is wanted."""
+    if getattr(param, "is_flag", False):
+        return "true or false"
+    if isinstance(param.type, click.types.IntParamType | click.types.FloatParamType):
+        return "a number"
+    return "a path" if isinstance(param.type, click.Path) else "text"
+
+
+def _as_typed(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, str) else str(value)
+
+
+_NOTHING = click.Command("")
+"""What a value is looked at for that nobody uses yet."""
 
 
 def _defaults(command: click.Command, found: Configuration, own: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(command, click.Group):
         return {name: _defaults(each, found, own.get(name, {})) for name, each in command.commands.items()}
-    by_name = {name: param for param in command.params if param.name for name in _names(param)}
+    by_name = _by_name(command)
     # An option of the same name that means something else here keeps its own default.
     shared = {name for name, param in by_name.items() if getattr(param, "shared", True)}
     values = {name: value for name, value in found.common.items() if name in shared}
     values |= {name.replace("_", "-"): value for name, value in own.items()}
     return {str(by_name[name].name): (value,) if by_name[name].nargs < 0 else value for name, value in values.items()}
+
+
+def _by_name(command: click.Command) -> dict[str, click.Parameter]:
+    """Return the options of a verb, or of the verbs below it, as they are named in settings."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {name: param for param in command.params if param.name for name in _names(param)}
+    return {name: param for each in below for name, param in _by_name(each).items()} | own
 
 
 def _names(param: click.Parameter) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from edge_spec.cli.help import option
+from edge_spec.options import require_path
 
 __all__ = [
     "ModelName",
@@ -48,6 +50,8 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]
 
         if isinstance(value, Found):
             return value
+        if not str(value) or "\0" in str(value):
+            self.fail(f"{str(value)!r} is not a name or a path", param, ctx)
         return locate(str(value), _folder_of(ctx), os.environ) or str(value)
 
 
@@ -78,13 +82,19 @@ def _folder_of(ctx: click.Context | None) -> Path:
 def cache_dir_option(command: Command) -> Command:
     """``--cache-dir``, or the variable in its place."""
     text = "Where transcriptions and probes are kept; or set EDGE_SPEC_CACHE_DIR. [default: the user's cache]"
-    return option(_FOLDERS, "--cache-dir", type=_FOLDER, metavar="FOLDER", help=text)(command)
+    return _folder("cache_dir", text)(command)
 
 
 def model_dir_option(command: Command) -> Command:
     """``--model-dir``, or the variable in its place; read before the names that it says where to find."""
     text = "Your model folder; or set EDGE_SPEC_MODEL_DIR. [default: in the user's data]"
-    return option(_FOLDERS, "--model-dir", type=_FOLDER, metavar="FOLDER", is_eager=True, help=text)(command)
+    return _folder("model_dir", text, is_eager=True)(command)
+
+
+def _folder(name: str, text: str, **more: Any) -> Callable[[Command], Command]:
+    flag = "--" + name.replace("_", "-")
+    check = partial(require_path, name)
+    return option(_FOLDERS, flag, type=_FOLDER, metavar="FOLDER", help=text, check=check, **more)
 
 
 def folder_options(command: Command) -> Command:

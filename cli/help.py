@@ -22,13 +22,37 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _OTHER = "Other"
 
 
-class Option(click.Option):
-    """An option that knows its section of the help, and whether a setting for all verbs means it too."""
+Check = Callable[[Any], object]
+"""Raises a ``SettingsError`` for a value that cannot be."""
 
-    def __init__(self, *args: Any, section: str = _OTHER, shared: bool = True, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.section = section
-        self.shared = shared
+
+class Option(click.Option):
+    """An option.
+
+    Attributes:
+        section: of the help.
+        shared: whether a setting for all verbs means it too.
+        check: what is asked of its value, wherever that comes from: before anything is done, files are opened, or
+            other options are looked at.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        section: str = _OTHER,
+        shared: bool = True,
+        check: Check = lambda value: None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*args, callback=_checked, **more)
+        self.section, self.shared, self.check = section, shared, check
+
+
+def _checked(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    assert isinstance(option, Option)
+    if value is not None and value != () and not context.resilient_parsing:
+        option.check(value)
+    return value
 
 
 class Verb(click.Command):

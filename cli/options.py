@@ -57,7 +57,9 @@ def running_option(*flags: str, **more: Any) -> Callable[[Command], Command]:
 
 def context_option(text: str) -> Callable[[Command], Command]:
     """``--ctx``: as the argument of ``load`` that it sets, and its value."""
-    return running_option("--ctx", type=_Context(), metavar="N[+]", help=text)
+    return running_option(
+        "--ctx", type=_Context(), metavar="N[+]", help=text, check=lambda value: LoadOptions.of(None, dict([value]))
+    )
 
 
 def memory_option(**more: Any) -> Callable[[Command], Command]:
@@ -73,7 +75,7 @@ def threads_option() -> Callable[[Command], Command]:
 def _option(name: str, **more: Any) -> Callable[[Command], Command]:
     """Return the option that sets an argument of ``load``."""
     section = _MODELS if name in ("draft", "intermediate", "draft_limit", "speculation") else _RUNNING
-    return keyword_option(section, LOAD_OPTIONS[name], **more)
+    return keyword_option(section, LOAD_OPTIONS[name], check=lambda value: LoadOptions.of(None, {name: value}), **more)
 
 
 def model_options(command: Command) -> Command:
@@ -109,7 +111,14 @@ def _with_options(models: Callable[[Command], Command], command: Command) -> Com
     own: dict[str, Callable[[Any], Any]] = {
         "n_ctx": context_option(ctx),
         "memory": memory_option(),
-        "kv_k": option(_RUNNING, "--kv", metavar="K/V", shown=ModelSettings.kv_k, help=types),
+        "kv_k": option(
+            _RUNNING,
+            "--kv",
+            metavar="K/V",
+            shown=ModelSettings.kv_k,
+            help=types,
+            check=lambda value: LoadOptions.of(None, _cached_types(value)),
+        ),
         "repack": option(_RUNNING, "--no-repack", is_flag=True, help=mapped),
     }
     """What is typed in another form."""
@@ -127,6 +136,11 @@ def _with_options(models: Callable[[Command], Command], command: Command) -> Com
     return folder_options(command)
 
 
+def _cached_types(kv: str) -> dict[str, str]:
+    keys, separator, cached = kv.partition("/")
+    return {"kv_k": keys, "kv_v": cached if separator else keys}
+
+
 def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``edge_spec.load`` from the values of the options here, taken only where given.
 
@@ -142,8 +156,7 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         name, n_tokens = values["ctx"]
         arguments[name] = n_tokens
     if values["kv"] is not None:
-        keys, separator, cached = values["kv"].partition("/")
-        arguments |= {"kv_k": keys, "kv_v": cached if separator else keys}
+        arguments |= _cached_types(values["kv"])
     if values["no_repack"]:
         arguments["repack"] = False
     model = values["model"]

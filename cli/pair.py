@@ -74,7 +74,7 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
     near = candidates_for(resolve_family(model), models_in(values["model_dir"]), os.environ)
     candidates = _named(file, drafts) if drafts else drafters_for(file, near)
     if not candidates:
-        raise click.UsageError(
+        raise click.ClickException(
             f"no model on this computer can draft for {file.path.name}; name one, or make one with "
             "'edge-spec drafter make'"
         )

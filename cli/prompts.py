@@ -35,7 +35,7 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None, 
         silent_s: seconds after which it is said that standard input is read.
 
     Raises:
-        PromptError: it is empty, or not UTF-8.
+        PromptError: what was read is empty, or not UTF-8. UsageError: what was typed is.
     """
     if prompt is not None and file is not None:
         raise click.UsageError("give the prompt with -p or with -f, not with both")
@@ -56,7 +56,8 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None, 
         asked = argument_text(words, "the prompt")
         text = f"{text.rstrip()}\n\n{asked}" if text.strip() else asked
     if not text.strip():
-        raise PromptError("the prompt is empty", hint="give some text with -p, -f or on standard input")
+        empty = PromptError("the prompt is empty", hint="give some text with -p, -f or on standard input")
+        raise empty if prompt is None and words is None else click.UsageError(str(empty))
     return text
 
 
@@ -95,9 +96,12 @@ def argument_text(argument: str, name: str) -> str:
     """Return the text of a command-line value; Python passes bytes that are not UTF-8 as lone surrogates.
 
     Raises:
-        PromptError: it is not UTF-8.
+        UsageError: it is not UTF-8.
     """
-    return decoded(argument.encode("utf-8", "surrogateescape"), name)
+    try:
+        return decoded(argument.encode("utf-8", "surrogateescape"), name)
+    except PromptError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def file_or_text(argument: str, name: str) -> str:
@@ -109,7 +113,7 @@ def file_or_text(argument: str, name: str) -> str:
         PromptError: it is not UTF-8, or looks like the path of a file that does not exist.
     """
     if not argument.strip():
-        raise PromptError(f"{name} is empty", hint="give a text or the path of a file")
+        raise click.UsageError(f"{name} is empty; give a text or the path of a file")
     if any(sign in argument for sign in '\n{=["') or argument in ("true", "false", "null"):
         return argument_text(argument, name)
     try:

@@ -155,10 +155,10 @@ def _list(*, as_json: bool) -> int:
 
 def _asked(name: str, values: dict[str, Any]) -> Wanted:
     """Return what the command line asks for."""
-    known, endpoint = _own_catalogue(), os.environ.get("HF_ENDPOINT", "")
-    asked = wanted(name, known, endpoint=endpoint)
     if values["draft"] is not None and values["no_drafts"]:
         raise click.UsageError("--draft and --no-drafts contradict each other; give one of them")
+    known, endpoint = _own_catalogue(), os.environ.get("HF_ENDPOINT", "")
+    asked = wanted(name, known, endpoint=endpoint)
     if values["no_drafts"]:
         return replace(asked, sources={"target": asked.sources["target"]})
     if values["draft"] is not None:

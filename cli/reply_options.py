@@ -52,8 +52,13 @@ def sampler_options(*without: str) -> Callable[[Command], Command]:
 
 def _with_options(options: Iterable[Option], command: Command) -> Command:
     for each in reversed([each for each in options if each.flag is not None]):
-        command = keyword_option(_SECTIONS.get(each.name, "Replies"), each, **_FORMS.get(each.name, {}))(command)
+        section, forms = _SECTIONS.get(each.name, "Replies"), _FORMS.get(each.name, {})
+        command = keyword_option(section, each, check=_check(each), **forms)(command)
     return command
+
+
+def _check(each: Option) -> Callable[[Any], object]:
+    return lambda value: reply_arguments({each.name: value}, {each.name: each})
 
 
 def reply_arguments(values: Mapping[str, Any], options: Mapping[str, Option] = REPLY_OPTIONS) -> dict[str, Any]:

@@ -74,6 +74,10 @@ def command(**values: Any) -> int:
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
     # Check the options before reading the prompt from standard input, which may wait or fail.
+    if values["first"] is not None and values["answers"] is None:
+        raise click.UsageError("--first is given without --answers; say how many answers to write")
+    if values["system"] is not None:
+        values["system"] = argument_text(values["system"], "--system")
     try:
         arguments = load_arguments(values)
     except ModelNotFound as error:
@@ -156,7 +160,7 @@ def _print_winner(model: TextModel, replies: Replies, values: dict[str, Any], *,
     winner = replies.winner
     if winner is None:
         if not any(answer.finish_reason == "cancelled" for answer in replies.answers):
-            raise click.UsageError(f"none of the answers has {values['first']} tokens; ask for fewer with --first")
+            raise click.ClickException(f"none of the answers has {values['first']} tokens; ask for fewer with --first")
         return
     if values["as_json"]:
         attempt = {"answer": winner.index + 1, "attempt": winner.settings.attempt}
@@ -171,7 +175,7 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
     if values["system"] is not None:
         if values["raw"] or not model.has_chat_template:
             raise click.UsageError("--system needs a model with a chat template, and no --raw")
-        messages.insert(0, {"role": "system", "content": argument_text(values["system"], "--system")})
+        messages.insert(0, {"role": "system", "content": values["system"]})
     written: Reply | Replies = model.generate(
         messages if model.has_chat_template and not values["raw"] else prompt,
         n=values["answers"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -25,21 +26,42 @@ __all__ = ["command"]
 _SERVER = "Server"
 
 _DEFAULTS = ServerSettings()
+
+
+def _checked(field: str) -> Callable[[Any], object]:
+    """Return the check of an option that sets a field."""
+    return lambda value: ServerSettings(**{"insecure": True, field: value})
+
+
 _MAX_BODY = format_size(_DEFAULTS.max_body_bytes).replace(" ", "")
 
 
 @click.command("serve", cls=Verb)
 @option(_SERVER, "--host", default=_DEFAULTS.host, metavar="ADDRESS", help="Listen at this address.")
-@option(_SERVER, "--port", default=_DEFAULTS.port, metavar="N", help="Listen at this port; 0 for any that is free.")
+@option(
+    _SERVER,
+    "--port",
+    default=_DEFAULTS.port,
+    metavar="N",
+    help="Listen at this port; 0 for any that is free.",
+    check=_checked("port"),
+)
 @option(
     _SERVER,
     "--api-key",
     envvar="EDGE_SPEC_API_KEY",
     metavar="KEY",
     help="The key that clients must send; better in the variable EDGE_SPEC_API_KEY, since others see command lines.",
+    check=_checked("api_key"),
 )
 @option(_SERVER, "--insecure", is_flag=True, help="Let other computers use it without a key.")
-@option(_SERVER, "--name", metavar="TEXT", help="What clients call the model. [default: as its file]")
+@option(
+    _SERVER,
+    "--name",
+    metavar="TEXT",
+    help="What clients call the model. [default: as its file]",
+    check=_checked("name"),
+)
 @option(_SERVER, "--allow-host", multiple=True, metavar="NAME", help="Another name of this server. Repeatable.")
 @option(
     _SERVER,
@@ -54,6 +76,7 @@ _MAX_BODY = format_size(_DEFAULTS.max_body_bytes).replace(" ", "")
     type=int,
     metavar="N",
     help="Requests that are answered at a time. [default: as many as a decode can advance]",
+    check=_checked("at_once"),
 )
 @option(
     _SERVER,
@@ -61,8 +84,16 @@ _MAX_BODY = format_size(_DEFAULTS.max_body_bytes).replace(" ", "")
     default=_DEFAULTS.max_waiting,
     metavar="N",
     help="Maximum requests that wait; further ones get status 429.",
+    check=_checked("max_waiting"),
 )
-@option(_SERVER, "--max-body", default=_MAX_BODY, metavar="SIZE", help="The largest request.")
+@option(
+    _SERVER,
+    "--max-body",
+    default=_MAX_BODY,
+    metavar="SIZE",
+    help="The largest request.",
+    check=lambda value: ServerSettings(max_body_bytes=parse_size(value, "max_body_bytes")),
+)
 @option(
     _SERVER,
     "--timeout",
@@ -70,6 +101,7 @@ _MAX_BODY = format_size(_DEFAULTS.max_body_bytes).replace(" ", "")
     default=_DEFAULTS.timeout_s,
     metavar="SECONDS",
     help="Maximum seconds for a request, waiting included.",
+    check=_checked("timeout_s"),
 )
 @max_tokens_option(None, "Maximum tokens of a reply where a request does not say. [default: what fits --ctx]")
 @speculation_option

@@ -233,7 +233,7 @@ def require_path(name: str, value: Any) -> None:
     """Refuse what can be neither a name nor a path.
 
     Raises:
-        SettingsError: it is neither text nor an ``os.PathLike``.
+        SettingsError: it is neither text nor an ``os.PathLike``, or empty, or holds a zero byte.
     """
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
         raise SettingsError(f"is {value!r} and must be a name or a path", argument=name)

@@ -140,7 +140,7 @@ def make(
     if target.trimmed is not None:
         raise UnsupportedModel(f"{target.path.name} is a drafter itself", hint="give the model that it drafts for")
     if not Path(texts).is_dir():
-        raise click.UsageError(f"--texts is {texts!r}, which is not a folder; give one with texts")
+        raise click.ClickException(f"--texts is {texts!r}, which is not a folder; give one with texts")
     on = engine_for(target, engine)
     if find_spec("torch") is None:
         raise not_installed("PyTorch", extra="training")
