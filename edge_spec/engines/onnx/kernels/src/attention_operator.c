@@ -26,8 +26,11 @@
 enum {
     /* A job's rows: enough to use a tile of keys again and again, few enough to spread a prompt. */
     JOB_ROWS = 16,
-    /* Below this many multiplications waking other threads costs more than it saves. */
-    ALONE = 1 << 20,
+    /* Of several texts a job has the rows of about so many: they share no keys. */
+    JOB_TEXTS = 2,
+    /* Below this many multiplications waking other threads costs more than it saves. It is as few as this since one
+     * thread waits for memory most of the time. */
+    ALONE = 1 << 16,
     N_REQUIRED = 6,
     N_INPUTS = 8,
     /* Of a text, before its parents. */
@@ -96,7 +99,7 @@ static OrtStatus *input(const OrtApi *api, OrtKernelContext *context, size_t i, 
 typedef struct {
     er_attention a;
     const er_attention_variant *variant;
-    size_t jobs_per_head;
+    size_t job_rows, jobs_per_head;
     atomic_bool lacked_memory;
 } work;
 
@@ -107,14 +110,14 @@ static void store_job(void *user, size_t i) {
 
 static void attend_job(void *user, size_t i) {
     work *w = user;
-    const size_t first = i % w->jobs_per_head * JOB_ROWS, left = w->a.n_rows - first;
+    const size_t first = i % w->jobs_per_head * w->job_rows, left = w->a.n_rows - first;
     /* ParallelFor does not say which thread runs a job, so each has scratch of its own, while it runs. */
     float *scratch = malloc(sizeof(float) * er_attention_scratch(&w->a));
     if (scratch == NULL) {
         atomic_store(&w->lacked_memory, true);
         return;
     }
-    w->variant->attend(&w->a, i / w->jobs_per_head, first, left < JOB_ROWS ? left : JOB_ROWS, scratch);
+    w->variant->attend(&w->a, i / w->jobs_per_head, first, left < w->job_rows ? left : w->job_rows, scratch);
     free(scratch);
 }
 
@@ -165,6 +168,11 @@ static const char *read_texts(const int32_t *numbers, size_t n, size_t n_rows, i
         at += (size_t)(n_pending + tiles);
     }
     return NULL;
+}
+
+static size_t rows_of_a_job(const er_attention *a) {
+    const size_t rows = a->n_texts > 0 ? (JOB_TEXTS * a->n_rows + a->n_texts - 1) / a->n_texts : 0;
+    return rows < 1 ? 1 : rows < JOB_ROWS ? rows : JOB_ROWS;
 }
 
 static OrtStatus *attend_all(const OrtApi *api, OrtKernelContext *context, work *w, bool alone) {
@@ -233,7 +241,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     } else {
         const char *wrong = read_texts(data[5], n_numbers, n_rows, n_cells, cosines[0], texts, depths, &w.a);
         w.a.texts = texts;
-        w.jobs_per_head = (w.a.n_rows + JOB_ROWS - 1) / JOB_ROWS;
+        w.job_rows = rows_of_a_job(&w.a);
+        w.jobs_per_head = (w.a.n_rows + w.job_rows - 1) / w.job_rows;
         memset((float *)out_data + w.a.n_rows * n_head * hd, 0, (n_rows - w.a.n_rows) * n_head * hd * sizeof(float));
         status = wrong != NULL ? refuse(api, wrong)
                                : attend_all(api, context, &w, w.a.n_rows * n_head * hd * w.a.n_seen < ALONE);
