@@ -92,7 +92,7 @@ int main(int argc, char **argv) {
             for (int v = 0; v < 2; v++) {
                 a.out = out[v];
                 for (size_t head = 0; head < KV; head++) {
-                    variants[v]->store(&a, head);
+                    variants[v]->store(&a, head, 0, a.n_rows);
                     variants[v]->attend(&a, head, 0, a.n_rows, scratch);
                 }
             }

@@ -60,8 +60,8 @@ typedef struct {
 typedef struct {
     const char *name;
     bool (*runs_here)(void);
-    /* Store the rows' keys and values of one head in the pool. */
-    void (*store)(const er_attention *a, size_t kv_head);
+    /* Store keys and values of `n_rows` rows of one head in the pool. */
+    void (*store)(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows);
     /* Outputs of `n_rows` rows for the queries of one head of keys, whose rows are all stored. */
     void (*attend)(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows, float *scratch);
 } er_attention_variant;

@@ -61,11 +61,11 @@ ER_INLINE void ask_for_tiles(const int32_t *tiles, size_t first, size_t last, si
                 ER_PREFETCH_FAR((const char *)base + (size_t)tiles[first] * bytes + at);
 }
 
-static void store(const er_attention *a, size_t kv_head) {
+static void store(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows) {
     const size_t hd = a->head_dim;
     const er_text *t = a->texts;
     float key[ER_MAX_HEAD_DIM];
-    for (size_t r = 0; r < a->n_rows; r++) {
+    for (size_t r = first_row; r < first_row + n_rows; r++) {
         while (r >= t->first_row + t->n_rows)
             t++;
         const float *row = a->qkv + r * a->n_row;

@@ -100,24 +100,28 @@ typedef struct {
     er_attention a;
     const er_attention_variant *variant;
     size_t job_rows, jobs_per_head;
+    bool stores; /* a job stores its rows itself: no other one reads them */
     atomic_bool lacked_memory;
 } work;
 
 static void store_job(void *user, size_t i) {
     const work *w = user;
-    w->variant->store(&w->a, i);
+    w->variant->store(&w->a, i, 0, w->a.n_rows);
 }
 
 static void attend_job(void *user, size_t i) {
     work *w = user;
-    const size_t first = i % w->jobs_per_head * w->job_rows, left = w->a.n_rows - first;
+    const size_t head = i / w->jobs_per_head, first = i % w->jobs_per_head * w->job_rows, left = w->a.n_rows - first;
+    const size_t n = left < w->job_rows ? left : w->job_rows;
     /* ParallelFor does not say which thread runs a job, so each has scratch of its own, while it runs. */
     float *scratch = malloc(sizeof(float) * er_attention_scratch(&w->a));
     if (scratch == NULL) {
         atomic_store(&w->lacked_memory, true);
         return;
     }
-    w->variant->attend(&w->a, i / w->jobs_per_head, first, left < w->job_rows ? left : w->job_rows, scratch);
+    if (w->stores)
+        w->variant->store(&w->a, head, first, n);
+    w->variant->attend(&w->a, head, first, n, scratch);
     free(scratch);
 }
 
@@ -177,7 +181,9 @@ static size_t rows_of_a_job(const er_attention *a) {
 
 static OrtStatus *attend_all(const OrtApi *api, OrtKernelContext *context, work *w, bool alone) {
     const size_t n_jobs = w->a.n_head_kv * w->jobs_per_head;
-    if (w->a.n_row > w->a.n_head * w->a.head_dim)
+    const bool has_new = w->a.n_row > w->a.n_head * w->a.head_dim;
+    w->stores = has_new && (w->jobs_per_head == 1 || w->a.n_rows == w->a.n_texts);
+    if (has_new && !w->stores)
         TRY(run_jobs(api, context, alone, store_job, w->a.n_head_kv, w));
     TRY(run_jobs(api, context, alone, attend_job, n_jobs, w));
     return atomic_load(&w->lacked_memory) ? api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory") : NULL;
