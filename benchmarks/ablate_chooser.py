@@ -15,25 +15,25 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
 from typing import Any
 from unittest.mock import patch
 
-from replay import Replay, replayed_rounds
-from replay_chooser import OWN_S, curve_of, replies_of
+from replay import Curve, Replay, Reply, replayed_rounds
+from replay_chooser import Device, curve_of, device_of, replies_of
 
 from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.chooser.chooser import Chooser
 from edge_spec.speculation.chooser.claims import Calibration
 from edge_spec.speculation.chooser.curve import CostCurve
 
-TRACES = Path(__file__).parents[1] / "tests" / "laws" / "traces"
-CURVES = ("ours", "llama", "flat", "cliff", "fours", "0.25", "1.0")
+_TESTS = Path(__file__).parents[1] / "tests" / "laws" / "traces"
+TRACES = (_TESTS, *filter(Path.is_dir, sorted(_TESTS.iterdir())))
+CURVES = ("ours", "llama", "flat", "cliff", "fours", "0.25", "1.0", "smollm2-epyc", "smollm2-zen5", "1b-zen5")
 FIRST = {"right": 1.0, "twice": 2.0, "half": 0.5, "other": 1.0, "noise": 1.0}
-STEP_S, CALL_S = 0.3e-3, 0.1e-3
 
 Cells = dict[tuple[str, str, float, str], float]
 
@@ -76,33 +76,58 @@ def without(mechanism: str) -> Iterator[None]:
         yield
 
 
+def replayed(
+    recorded: Mapping[str, Sequence[Reply]], device: Device, temperature: float, *, curve: Curve, first: Curve
+) -> float:
+    """Tokens per second of recorded drafts on a device.
+
+    Args:
+        curve: what decodes take.
+        first: what the chooser takes for it at first.
+    """
+    rounds = list(
+        replayed_rounds(
+            [
+                Replay(drafter, replies, 0.0 if drafter == "ngram" else device.step_s)
+                for drafter, replies in recorded.items()
+            ],
+            curve,
+            own_s=device.own_s,
+            greedy=temperature == 0,
+            first=first,
+            call_s=device.call_s,
+            look_s=device.look_s,
+        )
+    )
+    return sum(n for n, _ in rounds) / sum(s for _, s in rounds)
+
+
 def speeds(traces: Path, repeat: int) -> Cells:
-    """Tokens per second of every cell, relative to plain decoding."""
+    """Tokens per second of every cell."""
     found: Cells = {}
     for temperature in (0.0, 0.8):
-        recorded = replies_of(traces, temperature)
+        recorded = {name: list(replies) * repeat for name, replies in replies_of(traces, temperature).items()}
         for name in CURVES:
-            true = curve_of(name)
+            device = device_of(name)
+            true = device.curve
             for first, factor in FIRST.items():
-                runs, begun = [], curve_of("llama") if first == "other" else true
-                for seed in range(4 if first == "noise" else 1):
-                    replays = [
-                        Replay(drafter, list(replies) * repeat, 0.0 if drafter == "ngram" else STEP_S)
-                        for drafter, replies in recorded.items()
-                    ]
-                    rounds = list(
-                        replayed_rounds(
-                            replays,
-                            noisy(true, seed) if first == "noise" else true,
-                            own_s=OWN_S,
-                            greedy=temperature == 0,
-                            first=lambda n, begun=begun, factor=factor: factor * begun(n),  # type: ignore[misc]
-                            call_s=CALL_S,
-                        )
+                begun = _as_steep(curve_of("llama"), true) if first == "other" else true
+                found[first, name, temperature, traces.name] = mean(
+                    replayed(
+                        recorded,
+                        device,
+                        temperature,
+                        curve=noisy(true, seed) if first == "noise" else true,
+                        first=lambda n, begun=begun, factor=factor: factor * begun(n),  # type: ignore[misc]
                     )
-                    runs.append(sum(n for n, _ in rounds) / sum(s for _, s in rounds) * (true(1) + OWN_S))
-                found[first, name, temperature, traces.name] = sum(runs) / len(runs)
+                    for seed in range(4 if first == "noise" else 1)
+                )
     return found
+
+
+def _as_steep(shape: Curve, curve: Curve) -> Curve:
+    """A curve of another shape that begins where this one does."""
+    return lambda n: curve(1) / shape(1) * shape(n)
 
 
 def noisy(curve: Callable[[int], float], seed: int) -> Callable[[int], float]:
@@ -112,9 +137,7 @@ def noisy(curve: Callable[[int], float], seed: int) -> Callable[[int], float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "traces", type=Path, nargs="*", default=[TRACES, *filter(Path.is_dir, sorted(TRACES.iterdir()))]
-    )
+    parser.add_argument("traces", type=Path, nargs="*", default=TRACES)
     parser.add_argument("--repeat", type=int, default=3, help="how often the replies are written")
     parser.add_argument("--json", action="store_true", help="one object per line")
     options = parser.parse_args()

@@ -94,6 +94,7 @@ def replayed_rounds(
     greedy: bool,
     first: Curve | None = None,
     call_s: float = 0.0,
+    look_s: float = 0.0,
 ) -> Iterator[tuple[int, float]]:
     """Tokens and seconds of each round if the chooser had chosen among recorded drafters.
 
@@ -103,12 +104,19 @@ def replayed_rounds(
         greedy: whether the replies were written at temperature 0.
         first: what the chooser takes for the curve before it has measured anything; the curve itself by default.
         call_s: seconds that asking all drafters takes, beside those of the levels.
+        look_s: seconds of choosing and learning from one look of the chooser at its clock to the next.
     """
+    n_looks = 0
     for replay in replays:
         replay.call_s = call_s / len(replays)
 
+    def now() -> float:
+        return sum(replay.spent_s for replay in replays) + n_looks * look_s
+
     def clock() -> float:
-        return sum(replay.spent_s for replay in replays)
+        nonlocal n_looks
+        n_looks += 1
+        return now()
 
     chooser = Chooser(replays, seconds={n: (first or curve)(n) for n in _WIDTHS}, clock=clock)
     settings = SimpleNamespace(temperature=0.0 if greedy else 1.0)
@@ -119,15 +127,15 @@ def replayed_rounds(
             replay.at(number)
         chooser.begin(text, sampler)
         while len(text) < len(truth):
-            began, place = clock(), len(text)
+            began, place = now(), len(text)
             draft = chooser.draft(chooser.most)
             n_accepted = len(draft.descend(truth[place:]))
             tokens = tuple(truth[place : place + n_accepted + 1])
-            draft_s, verify_s = clock() - began, curve(len(draft) + 1)
+            draft_s, verify_s = now() - began, curve(len(draft) + 1)
             counts = draft.counts_by_depth() if draft else ()
             text.tokens += tokens
             chooser.learn(Round(tokens, n_accepted, counts, len(draft) + 1, draft_s, verify_s, own_s))
-            yield len(tokens), draft_s + verify_s + own_s
+            yield len(tokens), now() - began + verify_s + own_s
 
 
 def fixed_speed(replay: Replay, size: int, curve: Curve, *, own_s: float) -> float:

@@ -18,23 +18,49 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from replay import Curve, Replay, Reply, fixed_speed, read_recordings, replayed_rounds
 
 from edge_spec.speculation.tree import Tree
 
-OWN_S = 0.4e-3
-"""Bookkeeping and sampling of a round."""
+OWN_S, STEP_S, CALL_S = 0.4e-3, 0.3e-3, 0.1e-3
+"""Bookkeeping and sampling of a round, drafting of a level where a model drafts, and asking all drafters."""
 
 WARM_UP = 30
+
+
+class Device(NamedTuple):
+    """What a round takes on a device, in seconds.
+
+    Attributes:
+        curve: of the target.
+        own_s: bookkeeping and sampling.
+        step_s: of drafting a level, where a model drafts.
+        call_s: of asking all drafters, beside that.
+        look_s: of choosing and learning, from one look at the clock to the next.
+    """
+
+    curve: Curve
+    own_s: float = OWN_S
+    step_s: float = STEP_S
+    call_s: float = CALL_S
+    look_s: float = 0.0
+
+
 _MEASURED = {
     "ours": {1: 19.3, 4: 21.8, 6: 26.5, 8: 29.4, 16: 56.3},
     "llama": {1: 20.0, 4: 52.3, 6: 81.9, 8: 95.5, 16: 139.4},
     "flat": {1: 20.0, 16: 20.0},
     "cliff": {1: 20.0, 2: 42.0, 16: 56.0},
     "fours": {1: 20.0, 2: 27.0, 4: 27.0, 5: 42.0, 8: 42.0, 9: 57.0, 12: 57.0, 13: 72.0, 16: 72.0},
+    # SmolLM2 (Q4_1) and the 1.0B shape (Q4_0) on our engine, two cores each.
+    "smollm2-epyc": {1: 2.65, 2: 2.95, 3: 3.15, 4: 3.2, 5: 3.7, 7: 4.3, 16: 7.0},
+    "smollm2-zen5": {1: 3.51, 2: 3.84, 4: 4.07, 8: 4.9, 16: 6.78},
+    "1b-zen5": {1: 15.9, 2: 16.3, 4: 17.4, 8: 20.5, 16: 30.0},
 }
+_SMALL = {"own_s": 0.1e-3, "step_s": 0.45e-3, "call_s": 0.03e-3, "look_s": 8e-6}
+"""Of SmolLM2 with its head, as a trace of its rounds on the EPYC had them."""
 
 
 def _scaled(curve: Curve, factor: float) -> Curve:
@@ -54,6 +80,11 @@ def curve_of(name: str) -> Curve:
         return (points[below] + share * (points[above] - points[below])) / 1e3
 
     return seconds
+
+
+def device_of(name: str) -> Device:
+    """The device of a named curve, or of a line."""
+    return Device(curve_of(name), **(_SMALL if name.startswith("smollm2") else {}))
 
 
 def with_siblings(chain: Sequence[Any], tree: Sequence[Any]) -> list[list[Any]]:

@@ -232,7 +232,7 @@ class Chooser(Drafter):
         if not rests:
             model, is_trial, instead = self._model(gain)
             if model is None:
-                if best is None or self._tables_pay:
+                if best is None:
                     self._rest = self._rest_after(self._clock() - began)
             elif self._has_read(model):
                 self._ask(model, limits, self._worth_more(model))
@@ -538,13 +538,17 @@ class Chooser(Drafter):
         self._asked, self._used, self._tried, self._read = [], None, {}, {}
 
     def _learn_saved(self, done: Round, choosing_s: float) -> None:
-        """Learn what asking has saved in a round. What models are tried for says nothing of that."""
+        """Learn what asking has saved in a round, by tokens half as they came and half as they were expected.
+
+        What models are tried for says nothing of that.
+        """
         if any(candidate.has_model for candidate in self._tried):
             return
         plain_s, n_tokens = self.prices.plain_s, len(done.tokens)
         saved_s = -sum(min(ask_s, plain_s) for _, ask_s in self._asked)
         if self._used is not None:
-            saved_s += n_tokens / self.n_texts * plain_s - self.prices.usual_s(done.n_rows, n_tokens) - choosing_s
+            n_plain = (n_tokens + self._used.expected) / 2 / self.n_texts
+            saved_s += n_plain * plain_s - self.prices.usual_s(done.n_rows, n_tokens) - choosing_s
         self._saved_s += _FOLLOW * (saved_s - self._saved_s)
 
     def _learn_round(self, candidate: Candidate, done: Round, rounds: Sequence[Round], drafting_s: float) -> None:
