@@ -77,13 +77,13 @@ def reply_arguments(values: Mapping[str, Any], options: Mapping[str, Option] = R
     arguments = {name: _read(options[name], value) for name, value in given.items()}
     ReplyOptions.of(arguments)
     if "grammar" in arguments:
-        _check(gbnf_to_lark(arguments["grammar"]))
+        _check_grammar(gbnf_to_lark(arguments["grammar"]))
     if "json_schema" in arguments:
-        _check(schema_to_lark(arguments["json_schema"]))
+        _check_grammar(schema_to_lark(arguments["json_schema"]))
     return arguments
 
 
-def _check(grammar: Lark) -> None:
+def _check_grammar(grammar: Lark) -> None:
     # Replies without a grammar do without the library, which takes 5 MiB.
     from edge_spec.sampling.guidance import check_grammar
 

@@ -319,7 +319,7 @@ def test_other_verbs_refuse_it_as_well_before_they_do_anything(
         (["run", "demo", "--memory", "banana"], "--memory"),
         (["run", "no-such.gguf"], "no-such.gguf"),
         (["run", "demo", "--draft", "no-such.gguf"], "no-such.gguf"),
-        (["run", ""], "the name of the model is empty"),
+        (["run", ""], "is not a name or a path"),
         (["run", "demo", "--ctx", "1", "-p", "A"], "--ctx is 1"),
         (["run", "demo", "--stop=", "-p", "A"], "--stop must be"),
         (["run", "demo", "--grammar", "root", "-p", "A"], "--grammar"),
