@@ -1,10 +1,10 @@
 """What each mechanism of the chooser brings: recorded drafts are replayed with it switched off.
 
-    python benchmarks/ablate_chooser.py [TRACES...] [--repeat 3] [--json]
+    python benchmarks/ablate_chooser.py [TRACES...] [--curves NAME ...] [--without MECHANISM ...] [--repeat 3] [--json]
 
 TRACES are folders of recordings as ``record_drafts.py`` writes them, by default all of the tests. Time is computed
-from the cost curves of ``replay_chooser.py`` and two lines, at both temperatures of the recordings, for five first
-curves: the right one, one that is twice and one that is half as dear, that of llama.cpp (``other``), and the right one
+from cost curves of ``replay_chooser.py`` and two lines, at both temperatures of the recordings, for five first curves:
+the right one, one that is twice and one that is half as dear, one of llama.cpp's shape (``other``), and the right one
 on a device whose decodes vary by 12 %, one in a hundred of which takes five times as long (the mean of four seeds).
 Printed is, for each mechanism, the mean change of the speed over all recordings, curves and temperatures, by first
 curve, and the worst cell.
@@ -32,7 +32,19 @@ from edge_spec.speculation.chooser.curve import CostCurve
 
 _TESTS = Path(__file__).parents[1] / "tests" / "laws" / "traces"
 TRACES = (_TESTS, *filter(Path.is_dir, sorted(_TESTS.iterdir())))
-CURVES = ("ours", "llama", "flat", "cliff", "fours", "0.25", "1.0", "smollm2-epyc", "smollm2-zen5", "1b-zen5")
+CURVES = (
+    "ours",
+    "llama",
+    "flat",
+    "cliff",
+    "fours",
+    "0.25",
+    "1.0",
+    "smollm2-epyc",
+    "smollm2-zen5",
+    "demo-epyc",
+    "1b-zen5",
+)
 FIRST = {"right": 1.0, "twice": 2.0, "half": 0.5, "other": 1.0, "noise": 1.0}
 
 Cells = dict[tuple[str, str, float, str], float]
@@ -51,6 +63,9 @@ ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
     "tables are left alone": (Chooser, "_tables_pay", True),
     "further levels looked at": (Chooser, "_is_worth_more", lambda self, *asked: _next_level(self, *asked)),
     "plain decoding measured again": (Chooser, "_plain_is_due", False),
+    "wide decodes are hoped for": (CostCurve, "_hope", lambda self: None),
+    "rests": (Chooser, "_rest_after", lambda self, seconds: 0),
+    "learning is passed over": (Chooser, "_may_pass", lambda self: False),
 }
 """Where each mechanism is, and what stands for it when it is off."""
 
@@ -102,12 +117,12 @@ def replayed(
     return sum(n for n, _ in rounds) / sum(s for _, s in rounds)
 
 
-def speeds(traces: Path, repeat: int) -> Cells:
+def speeds(traces: Path, curves: Sequence[str], repeat: int) -> Cells:
     """Tokens per second of every cell."""
     found: Cells = {}
     for temperature in (0.0, 0.8):
         recorded = {name: list(replies) * repeat for name, replies in replies_of(traces, temperature).items()}
-        for name in CURVES:
+        for name in curves:
             device = device_of(name)
             true = device.curve
             for first, factor in FIRST.items():
@@ -138,15 +153,21 @@ def noisy(curve: Callable[[int], float], seed: int) -> Callable[[int], float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path, nargs="*", default=TRACES)
+    parser.add_argument("--curves", nargs="+", default=CURVES, help="names of replay_chooser.py, or slopes of lines")
+    parser.add_argument("--without", nargs="+", default=list(ABLATIONS), choices=ABLATIONS, help="what to switch off")
     parser.add_argument("--repeat", type=int, default=3, help="how often the replies are written")
     parser.add_argument("--json", action="store_true", help="one object per line")
     options = parser.parse_args()
 
     def of_all() -> Cells:
-        return {cell: speed for each in options.traces for cell, speed in speeds(each, options.repeat).items()}
+        return {
+            cell: speed
+            for each in options.traces
+            for cell, speed in speeds(each, options.curves, options.repeat).items()
+        }
 
     whole = of_all()
-    for mechanism in ABLATIONS:
+    for mechanism in options.without:
         with without(mechanism):
             part = of_all()
         change = {cell: part[cell] / whole[cell] - 1 for cell in whole}

@@ -54,13 +54,17 @@ _MEASURED = {
     "flat": {1: 20.0, 16: 20.0},
     "cliff": {1: 20.0, 2: 42.0, 16: 56.0},
     "fours": {1: 20.0, 2: 27.0, 4: 27.0, 5: 42.0, 8: 42.0, 9: 57.0, 12: 57.0, 13: 72.0, 16: 72.0},
-    # SmolLM2 (Q4_1) and the 1.0B shape (Q4_0) on our engine, two cores each.
+    # SmolLM2 (Q4_1), the 1.0B shape (Q4_0) and the demo on our engine, two cores each.
     "smollm2-epyc": {1: 2.65, 2: 2.95, 3: 3.15, 4: 3.2, 5: 3.7, 7: 4.3, 16: 7.0},
     "smollm2-zen5": {1: 3.51, 2: 3.84, 4: 4.07, 8: 4.9, 16: 6.78},
+    "demo-epyc": {1: 0.15, 2: 0.17, 3: 0.2, 4: 0.21, 5: 0.25, 6: 0.27, 7: 0.32, 8: 0.34, 12: 0.43, 16: 0.62},
     "1b-zen5": {1: 15.9, 2: 16.3, 4: 17.4, 8: 20.5, 16: 30.0},
 }
-_SMALL = {"own_s": 0.1e-3, "step_s": 0.45e-3, "call_s": 0.03e-3, "look_s": 8e-6}
-"""Of SmolLM2 with its head, as a trace of its rounds on the EPYC had them."""
+_SMALL = {
+    "smollm2": {"own_s": 0.1e-3, "step_s": 0.45e-3, "call_s": 30e-6, "look_s": 16e-6},
+    "demo": {"own_s": 0.05e-3, "step_s": 0.19e-3, "call_s": 15e-6, "look_s": 16e-6},
+}
+"""Of small models, as traces of their rounds on the EPYC had them: there choosing takes a share that shows."""
 
 
 def _scaled(curve: Curve, factor: float) -> Curve:
@@ -84,7 +88,7 @@ def curve_of(name: str) -> Curve:
 
 def device_of(name: str) -> Device:
     """The device of a named curve, or of a line."""
-    return Device(curve_of(name), **(_SMALL if name.startswith("smollm2") else {}))
+    return Device(curve_of(name), **_SMALL.get(name.partition("-")[0], {}))
 
 
 def with_siblings(chain: Sequence[Any], tree: Sequence[Any]) -> list[list[Any]]:
