@@ -74,15 +74,21 @@ class Decodes:
         n: the tokens of the text.
     """
 
-    def __init__(self, target: PooledModel, n: int) -> None:
-        target.pool.resize(target.pool.n_cells + n + target.pool.max_rows)
+    def __init__(self, model: edge_spec.TextModel, target: PooledModel, n: int) -> None:
+        self._lock, self._pool = model.lock, target.pool
         self._path: Path = target.pool.path()
-        self._path.prefill(_some_tokens(n, 1))
+        self._tokens = _some_tokens(n, 1)
         self._max_rows = target.pool.max_rows
 
     def seconds(self, n: int) -> float:
         """Return what decodes take that give ``n`` texts a row each."""
-        return sum(self._of(rows) for rows in self._rows(n))
+        # While nobody has a turn the model gives cells back that no text holds.
+        with self._lock.turn():
+            self._pool.resize(self._pool.n_cells + len(self._tokens) + 2 * self._max_rows)
+            self._path.prefill(self._tokens)
+            seconds = sum(self._of(rows) for rows in self._rows(n))
+            self._path.rollback(0)
+        return seconds
 
     def _rows(self, n: int) -> list[int]:
         whole, rest = divmod(n, self._max_rows)
@@ -115,7 +121,7 @@ def _writing(model: edge_spec.TextModel, target: PooledModel, options: argparse.
     )
     for n in options.sizes:
         _together(model, n, asked | {"max_tokens": 8})
-        decodes = Decodes(target, 20 + options.tokens // 2)
+        decodes = Decodes(model, target, 20 + options.tokens // 2)
         found: dict[str, list[Written]] = {name: [] for name in ways}
         bounds = []
         for number in range(options.rounds):

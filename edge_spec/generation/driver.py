@@ -38,7 +38,8 @@ _WORTH_SHARING = 8
 """Shorter beginnings are read again: a tile that two texts share is copied anyway."""
 
 _PIECE_DECODES = 2.0
-"""Of a prompt that is read while others are written, as much as takes so many decodes is read in a round."""
+"""Of prompts that are read while others are written, as much as takes so many decodes is read in a round, and more where
+more wait for their prompts than are written: each text has an equal part of the time."""
 
 _LEAST_PIECE = 16
 
@@ -194,7 +195,7 @@ class Driver:
             (reading if each.is_reading else writing).append(each)
         try:
             if reading:
-                self._in_cells(partial(self._read, is_alone=not writing), reading, wanted)
+                self._in_cells(partial(self._read, n_writing=len(writing)), reading, wanted)
             self._in_cells(self._write, writing, wanted)
         except Cancelled:
             # Whoever was cancelled takes its end; for the others nothing has changed.
@@ -407,13 +408,14 @@ class Driver:
 
     # --- reading prompts
 
-    def _read(self, reading: Sequence[Writing], wanted: Sequence[Writing], *, is_alone: bool) -> None:
+    def _read(self, reading: Sequence[Writing], wanted: Sequence[Writing], *, n_writing: int) -> None:
         """Read a piece of one prompt, or of several together; a whole chunk of one where its bits depend on that."""
         capabilities = self.target.model.capabilities
         most = chunk = capabilities.prefill_chunk or self.target.model.n_ctx
         is_divided = capabilities.reuse_step == 1
-        if is_divided and not is_alone and self._token_s:
-            most = min(chunk, max(_LEAST_PIECE, int(_PIECE_DECODES * self._decode_s / self._token_s)))
+        if is_divided and n_writing and self._token_s:
+            n_decodes = _PIECE_DECODES * max(1.0, len(reading) / n_writing)
+            most = min(chunk, max(_LEAST_PIECE, int(n_decodes * self._decode_s / self._token_s)))
         self._turns += 1
         # By turns who has come first, and who needs least: a short prompt does not wait for the end of a long one.
         ordered = reading if self._turns % 2 else sorted(reading, key=lambda each: len(_place_of(each).unread(chunk)))
@@ -425,7 +427,7 @@ class Driver:
         begun = perf_counter()
         try:
             self.target.read([(_place_of(writing), piece) for writing, piece in pieces.items()])
-            if is_alone and len(reading) == 1 and not _place_of(reading[0]).unread(1):
+            if not n_writing and len(reading) == 1 and not _place_of(reading[0]).unread(1):
                 self.target.drafter.read()
         except (Cancelled, PoolFull):
             raise

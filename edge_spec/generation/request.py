@@ -6,7 +6,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from time import monotonic
 from types import MappingProxyType
 from typing import Any
@@ -130,8 +130,7 @@ class RequestBuilder:
         """
         sampling = {**SamplerSettings.valid(self._recommended), **options.sampling}
         if options.ignore_eos:
-            ends = (token for token in range(self._n_vocab) if self._tokenizer.ends(token))
-            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **dict.fromkeys(ends, -math.inf)}
+            sampling["logit_bias"] = {**sampling.get("logit_bias", {}), **self._no_ends}
         seed = secrets.randbits(32) if options.seed is None else options.seed
         settings = SamplerSettings.of({**sampling, "seed": seed, "attempt": options.attempt})
         outside = next((token for token in settings.logit_bias if token >= self._n_vocab), None)
@@ -162,6 +161,12 @@ class RequestBuilder:
     def breakers(self, settings: SamplerSettings) -> Breakers | None:
         """Return what the DRY sampler does not look beyond; None where it is off."""
         return self._breakers(settings.dry_breakers) if settings.uses_dry else None
+
+    @cached_property
+    def _no_ends(self) -> Mapping[int, float]:
+        """Logit biases with which no reply ends."""
+        ends = (token for token in range(self._n_vocab) if self._tokenizer.ends(token))
+        return dict.fromkeys(ends, -math.inf)
 
     def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:
         names = map(self._tokenizer.name, range(self._n_vocab))
