@@ -38,8 +38,8 @@ _WORTH_SHARING = 8
 """Shorter beginnings are read again: a tile that two texts share is copied anyway."""
 
 _PIECE_DECODES = 2.0
-"""Of prompts that are read while others are written, as much as takes so many decodes is read in a round, and more where
-more wait for their prompts than are written: each text has an equal part of the time."""
+"""Of prompts that are read while others are written, as much as takes so many decodes is read in a round, and more
+where more texts wait for their prompts than are written: each has its part of the time."""
 
 _LEAST_PIECE = 16
 
