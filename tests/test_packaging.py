@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import subprocess
 import sys
@@ -107,6 +108,15 @@ def test_a_verb_says_what_it_lacks_and_wrong_options_first(
     assert said(command) == (1, "", lacks)
     code, out, error = said(f"{command} {wrong}")
     assert (code, out) == (2, "") and error.startswith(f"edge-spec: error: {fault}")
+
+
+def test_what_reads_strangers_is_of_versions_that_were_tried() -> None:
+    """What parses requests, templates and grammars has an upper bound, whichever extra brings it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    every = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    for name in ("starlette", "uvicorn", "h11", "jinja2", "llguidance", "llama-cpp-python", "tokenizers"):
+        wanted = [each for each in every if each.split("[")[0].partition(">")[0].partition("<")[0] == name]
+        assert any("<" in each and ">=" in each for each in wanted), name
 
 
 @pytest.mark.parametrize("folder", ["models", "memory", "cli", "training"])

@@ -19,14 +19,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edge_spec.engines.records import FOLDER, read_record, write_record
-from edge_spec.engines.trial_child import DONE, main
+from edge_spec.engines.trial_child import main
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import ModelFile
 from edge_spec.models.onnx.config_files import TOKENIZER
 
 __all__ = ["require_sound"]
 
-_VERSION = 2
+_VERSION = 3
 _LIBRARIES = ("llama-cpp-python", "tokenizers")
 _SECONDS = 20.0
 """For each file."""
@@ -122,7 +122,9 @@ def _faults(child: subprocess.Popen[bytes] | None, files: Sequence[_Tried]) -> d
     left = list(files)
     while left and child is not None:
         said, fault = _ended(child, _SECONDS * len(left))
-        del left[: said.count(DONE)]
+        lines = said.decode("utf-8", "replace").split("\n")[:-1]
+        faults |= zip(left, lines, strict=False)
+        del left[: len(lines)]
         if not fault or not left:
             break
         faults[left.pop(0)] = fault

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from edge_spec.tokens.tokenizer import FileTokenizer
 
-__all__ = ["DONE", "main"]
-
-DONE = b"."
-"""Said of each file that has been read."""
+__all__ = ["main"]
 
 _MOST_BYTES = 2 << 30
 """Address space: several times what the largest vocabularies need."""
@@ -25,7 +22,9 @@ _TEXT = "Hello, wörld!\n\n  東京 🙂 123 <|x|> </s> \t\0 naïve 'll"
 
 
 def main(tokenizes: Sequence[bool]) -> NoReturn:
-    """Read the files that the command names. What is raised will be raised again by whoever wants the file.
+    """Read the files that the command names, and write a line for each: why it cannot be used, as a clause, or nothing.
+
+    What a GGUF raises will be raised again by whoever wants the file.
 
     Args:
         tokenizes: for each of them, whether text is also turned into tokens and back.
@@ -37,19 +36,34 @@ def main(tokenizes: Sequence[bool]) -> NoReturn:
         wanted = _MOST_BYTES if most == resource.RLIM_INFINITY else min(most, _MOST_BYTES)
         resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
     for path, use in zip(map(Path, sys.argv[1:]), tokenizes, strict=True):
+        fault = ""
         # A message of the interpreter at its end would cost more than it is worth.
         with suppress(Exception):
-            _read_tokenizer(path) if path.suffix == ".json" else _read_gguf(path, tokenizes=use)
-        os.write(1, DONE)
+            if path.suffix == ".json":
+                fault = _read_tokenizer(path)
+            else:
+                _read_gguf(path, tokenizes=use)
+        os.write(1, f"{fault}\n".encode("utf-8", "replace"))
     # Python would tidy up while somebody waits.
     os._exit(0)
 
 
-def _read_tokenizer(path: Path) -> None:
+def _read_tokenizer(path: Path) -> str:
+    """Return why it cannot be used: the library tells its panics to standard error, at length."""
+    from edge_spec.errors import UnsupportedModel
     from edge_spec.models.json_tokenizer import JsonTokenizer
 
-    with closing(JsonTokenizer(path, bos=-1, eos=-1, ends=frozenset())) as tokenizer:
-        _use(tokenizer, tokenizer.tokenize(_TEXT, add_special=True))
+    try:
+        tokenizer = JsonTokenizer(path, bos=-1, eos=-1, ends=frozenset())
+    except UnsupportedModel as error:
+        return " ".join(error.message.removeprefix(str(path)).split())
+    with closing(tokenizer):
+        try:
+            _use(tokenizer, tokenizer.tokenize(_TEXT, add_special=True))
+        except BaseException as error:
+            # Its panics are not derived from Exception.
+            return "" if isinstance(error, Exception) else f"cannot be used: {' '.join(str(error).split())}"
+    return ""
 
 
 def _read_gguf(path: Path, *, tokenizes: bool) -> None:

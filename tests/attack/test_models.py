@@ -153,6 +153,23 @@ def test_a_sound_file_is_tried_once(tmp_path: Path, children: list[int]) -> None
     assert children == [1]
 
 
+@pytest.mark.parametrize("engine", ["llama", "onnx"])
+def test_a_model_that_computes_no_numbers_says_so(
+    engine: str, sound: Callable[[], HostileGGUF], tmp_path: Path, home: Path
+) -> None:
+    model = sound()
+    shape, kind, raw = model.tensors["output_norm.weight"]
+    model.tensors["output_norm.weight"] = (shape, kind, b"\0\0\xc0\x7f" * (len(raw) // 4))
+    outcome = forked(run(model.write(home / "nan.gguf"), "--raw", "--engine", engine), seconds=60)
+    assert outcome.code == 1 and "the model has computed no numbers (NaN); its weights are damaged" in outcome.err
+
+
+def test_a_library_that_aborts_runs_no_debugger() -> None:
+    code = "from edge_spec.llama_cpp.library import library; import os; library(); os.system('env')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "GGML_NO_BACKTRACE=1" in done.stdout.splitlines()
+
+
 def test_reading_with_llama_cpp_imports_its_functions_alone() -> None:
     """A strange file is first read by another process: what that imports is waited for."""
     told = "from edge_spec.llama_cpp.library import library; library(); print(*(n in sys.modules for n in names))"
