@@ -148,10 +148,11 @@ def command(**values: Any) -> int:
     ):
         print_notes(model.notes)
         server = ModelServer(model, settings, listening=listening)
+        where = f"{settings.name} at {server.url}/v1"
         if settings.is_open:
             _log("warning: everybody who reaches this address can use the model; give --api-key")
-        _log(f"{settings.name} at {server.url}/v1 (edge-spec {version('edge-spec')}, {model.n_ctx} tokens of context)")
-        server.run()
+        # Whoever reads that line may end it at once.
+        server.run(lambda: _log(f"{where} (edge-spec {version('edge-spec')}, {model.n_ctx} tokens of context)"))
         _log("stopped")
     return 0
 

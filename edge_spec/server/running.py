@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -63,9 +63,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Stops what is being written as soon as it is asked to stop, not when it is done."""
+    """Stops what is being written as soon as it is asked to stop, not when it is done.
+
+    Attributes:
+        on_listening: called once Ctrl-C stops it.
+    """
 
     service: Service | None = None
+    on_listening: Callable[[], object] = staticmethod(lambda: None)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,6 +80,7 @@ class _Uvicorn(uvicorn.Server):
             return
         before = {number: signal.signal(number, self.handle_exit) for number in _STOP_SIGNALS}
         try:
+            self.on_listening()
             yield
         finally:
             for number, handler in before.items():
@@ -151,8 +157,13 @@ class ModelServer:
     def __repr__(self) -> str:
         return f"<ModelServer {self.url}>"
 
-    def run(self) -> None:
-        """Serve until Ctrl-C, or until ``stop``."""
+    def run(self, on_listening: Callable[[], object] = lambda: None) -> None:
+        """Serve until Ctrl-C, or until ``stop``.
+
+        Args:
+            on_listening: called once Ctrl-C stops it; in the main thread only, which alone hears of it.
+        """
+        self._uvicorn.on_listening = on_listening
         try:
             self._uvicorn.run(sockets=[self._socket])
         finally:

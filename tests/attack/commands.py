@@ -224,8 +224,6 @@ def run(arguments: Sequence[str], home: _Home, hub: str = "") -> int:
         process.kill()
         process.wait()
         raise AssertionError(f"no end: {list(arguments)}") from None
-    if serves and process.returncode == -signal.SIGTERM:  # before it listens to signals
-        return 128 + signal.SIGTERM
     assert process.returncode >= 0, f"ended by {signal.Signals(-process.returncode).name}: {list(arguments)}"
     return process.returncode
 

@@ -61,6 +61,19 @@ def test_it_answers_as_run_does_and_ctrl_c_ends_it(surroundings: dict[str, str])
             serving.kill()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_reads_the_address_can_end_it_at_once(number: int, surroundings: dict[str, str]) -> None:
+    command = [*MAIN, "serve", "demo", "--port", "0"]
+    for _ in range(3):
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=surroundings) as serving:
+            assert serving.stderr is not None
+            while " at http://" not in (line := serving.stderr.readline()):
+                assert line, "it ended"
+            serving.send_signal(number)
+            said = serving.stderr.read()
+        assert (serving.returncode, said) == (0, "edge-spec: stopped\n")
+
+
 def test_a_taken_port_is_told_before_a_model_is_loaded(surroundings: dict[str, str], served: Any) -> None:
     port = served.url.rpartition(":")[2]
     command = [*MAIN, "serve", "demo", "--port", port]
