@@ -53,11 +53,11 @@ def sampler_options(*without: str) -> Callable[[Command], Command]:
 def _with_options(options: Iterable[Option], command: Command) -> Command:
     for each in reversed([each for each in options if each.flag is not None]):
         section, forms = _SECTIONS.get(each.name, "Replies"), _FORMS.get(each.name, {})
-        command = keyword_option(section, each, check=_check(each), **forms)(command)
+        command = keyword_option(section, each, check=_check_of(each), **forms)(command)
     return command
 
 
-def _check(each: Option) -> Callable[[Any], object]:
+def _check_of(each: Option) -> Callable[[Any], object]:
     return lambda value: reply_arguments({each.name: value}, {each.name: each})
 
 
