@@ -50,9 +50,7 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]
 
         if isinstance(value, Found):
             return value
-        if not str(value):
-            self.fail("the name of the model is empty", param, ctx)
-        if "\0" in str(value):
+        if not str(value) or "\0" in str(value):
             self.fail(f"{str(value)!r} is not a name or a path", param, ctx)
         return locate(str(value), _folder_of(ctx), os.environ) or str(value)
 
