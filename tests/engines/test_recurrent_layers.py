@@ -155,6 +155,14 @@ def test_experts_whose_gates_lie_beside_what_they_gate_are_the_same_network(tmp_
     assert replace(planned, expert_bytes=expected.expert_bytes) == expected
 
 
+def test_reading_with_layers_before_experts_takes_what_it_takes_without_experts(tmp_path: Path) -> None:
+    whole, experts = (
+        onnx_footprint(inspect(written(tmp_path / f"{n}.gguf", name, n_ff=2048)), ModelSettings(n_ctx=600, n_threads=1))
+        for n, name in enumerate(("lfm2, 4 heads on 2", "lfm2moe, 2 of 8 experts"))
+    )
+    assert experts.reading_bytes == whole.reading_bytes
+
+
 # --- every setting matters
 
 

@@ -64,7 +64,11 @@ class OnnxEstimator(Estimator):
         return onnx_footprint(file, onnx_settings(settings))
 
 
-_ACTIVATIONS = {"llama": (5, 2), "qwen2": (7, 2), "qwen3": (7, 2), "lfm2": (5, 2), "qwen35": (4, 2)}
+_ACTIVATIONS = {
+    **dict.fromkeys(("llama", "lfm2", "lfm2moe"), (5, 2)),
+    **dict.fromkeys(("qwen2", "qwen3"), (7, 2)),
+    "qwen35": (4, 2),
+}
 """Numbers per token while a chunk is read, in units of the feed-forward network's width and of the model's: fitted to
 what 512 tokens took in shapes of 14 million to a billion parameters."""
 
@@ -148,16 +152,20 @@ def _stored_outputs(tensor: TensorInfo) -> int:
 def _reading_bytes(file: ModelFile, chunk: int) -> int:
     """What is held besides while a chunk is read."""
     expert = next((t for t in file.tensors if t.name.endswith("ffn_down_exps.weight")), None)
+    of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
+    table = per_layer_table(file)
+    looked_up = table.shape[0] if table is not None else 0
+    of_whole = 4 * chunk * (of_ff * _n_ff(file) + of_embd * file.n_embd + _LOOKED_UP * looked_up)
     if expert is None:
-        of_ff, of_embd = _ACTIVATIONS.get(file.architecture, _LARGEST)
-        table = per_layer_table(file)
-        looked_up = table.shape[0] if table is not None else 0
-        return 4 * chunk * (of_ff * _n_ff(file) + of_embd * file.n_embd + _LOOKED_UP * looked_up)
+        return of_whole
     # What one expert hides is held for a bounded number of rows; attention's rows are the widest arrays.
     of_attention = (file.n_head + 2 * max(file.n_head_kv)) * file.head_dim_k
     shared = next((t.shape[1] for t in file.tensors if t.name.endswith("ffn_up_shexp.weight")), 0)
     of_rows = _ATTENTION_ROWS * of_attention + _EXPERT_ROWS * (file.n_embd + shared) + expert.shape[-1]
-    return 4 * chunk * of_rows + 4 * _EXPERT_USES * (file.n_embd + 2 * expert.shape[0])
+    of_experts = 4 * chunk * of_rows + 4 * _EXPERT_USES * (file.n_embd + 2 * expert.shape[0])
+    # Layers without experts, with which some models begin, may be wider than what a row uses of the others.
+    has_whole = any(t.name.endswith("ffn_up.weight") for t in file.tensors)
+    return max(of_experts, of_whole) if has_whole else of_experts
 
 
 def _n_ff(file: ModelFile) -> int:
