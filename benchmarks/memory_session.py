@@ -118,7 +118,9 @@ def another_plan(wanted: str, limit: int, held: int, arguments: dict[str, Any]) 
 
 
 def _write(model: TextModel, reader: Reader, asked: dict[str, Any]) -> tuple[int, int]:
-    """Write the wanted number of tokens, in several replies if necessary; the first reply ends with a full context.
+    """Write the wanted number of tokens, in several replies if necessary; the first of them ends with a full context.
+
+    Half of the text is read before, as in a conversation: of the places between messages copies of states are kept.
 
     Returns the numbers of tokens written and read.
     """
@@ -127,6 +129,7 @@ def _write(model: TextModel, reader: Reader, asked: dict[str, Any]) -> tuple[int
     n_prompt = max(4, most - asked["new"] - 1, most // 2 - 1)
     text = [draw.randrange(300, model.n_vocab - 2) for _ in range(n_prompt)]
     n_read, n_left = 0, asked["new"]
+    reader.read(model.generate(tokens=text[: n_prompt // 2], max_tokens=1, seed=1))
     while n_left > 0:
         n_read += len(text)
         done = reader.read(
