@@ -180,6 +180,39 @@ def test_every_variant_computes_the_bits_of_the_reference(variant: str, window: 
         assert np.array_equal(world.run(fast), world.run(reference))
 
 
+@pytest.mark.parametrize("n_head", [2, 6, 7, 8, 16])
+def test_heads_that_share_keys_are_computed_like_one_by_one(n_head: int) -> None:
+    """With several threads they are divided among these, unless there are few rows or many."""
+    shared, alone = (
+        open_session(n_head=n_head, n_head_kv=1, head_dim=512),
+        open_session("reference", n_head=1, n_head_kv=1, head_dim=512),
+    )
+    rng, tiles = np.random.default_rng(n_head), range(N_CELLS // 16)
+    angles = np.zeros((N_CELLS, 256), np.float32)
+    rows = rng.standard_normal((1, 40, n_head + 2, 512)).astype(np.float32)
+    for calls in ([40], [23, 1, 16], [1] * 40):
+        both = {
+            heads: {
+                "keys": np.zeros((1, N_CELLS // 16, 512, 16), np.float32),
+                "values": np.zeros((1, N_CELLS, 512), np.float32),
+                "cos": angles + 1,
+                "sin": angles,
+            }
+            for heads in range(-1, n_head)
+        }
+        end = 0
+        for n in calls:
+            numbers = {"tree": np.array(numbers_of([(end, range(-1, n - 1), n, tiles)]), np.int32)}
+            some = rows[:, end : end + n]
+            (found,) = shared.run(None, both[-1] | numbers | {"qkv": some.reshape(1, n, -1)})
+            for head in range(n_head):
+                (expected,) = alone.run(
+                    None, both[head] | numbers | {"qkv": some[:, :, [head, -2, -1]].reshape(1, n, -1)}
+                )
+                assert np.array_equal(found.reshape(n, n_head, 512)[:, head], expected[0])
+            end += n
+
+
 TILES = range(N_CELLS // 16)
 
 

@@ -62,8 +62,9 @@ typedef struct {
     bool (*runs_here)(void);
     /* Store keys and values of `n_rows` rows of one head in the pool. */
     void (*store)(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows);
-    /* Outputs of `n_rows` rows for the queries of one head of keys, whose rows are all stored. */
-    void (*attend)(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows, float *scratch);
+    /* Outputs of `n_rows` rows for some heads of queries, which share one head of keys, whose rows are all stored. */
+    void (*attend)(const er_attention *a, size_t first_head, size_t n_heads, size_t first_row, size_t n_rows,
+                   float *scratch);
 } er_attention_variant;
 
 /* Floats of scratch for `attend`. */

@@ -241,10 +241,10 @@ ER_INLINE void gather_keys(const er_text *t, size_t hd, const void *keys, bool f
     }
 }
 
-/* Rows from first_row up to last_row, all of one text. */
-ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, size_t kv_head, size_t first_row,
-                           size_t last_row, float *scratch) {
-    const size_t hd = a->head_dim, group = a->n_head / a->n_head_kv;
+/* Rows from first_row up to last_row, all of one text, for `group` heads of one head of keys. */
+ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, size_t first_head, size_t group,
+                           size_t first_row, size_t last_row, float *scratch) {
+    const size_t hd = a->head_dim, kv_head = first_head / (a->n_head / a->n_head_kv);
     const size_t stride = (a->n_seen + ER_LANES - 1) / ER_LANES * ER_LANES;
     const float scale = 1.0f / sqrtf((float)hd);
     const void *keys = offset(a->keys, kv_head * a->n_cells * hd, f16);
@@ -261,7 +261,7 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
             n = group - done % group;
         float *outs[ER_LANES];
         for (size_t i = 0; i < n; i++) {
-            const size_t r = first_row + (done + i) / group, head = kv_head * group + (done + i) % group;
+            const size_t r = first_row + (done + i) / group, head = first_head + (done + i) % group;
             const size_t position = t->n_text + (size_t)t->depths[node_of(t, r)];
             float *q = queries + i * hd;
             rotate(a, a->qkv + r * a->n_row + head * hd, position, q);
@@ -301,7 +301,7 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
         }
         float over_total[ER_LANES];
         for (size_t i = 0; i < n; i++) {
-            const float *sink = a->sinks != NULL ? a->sinks + kv_head * group + (done + i) % group : NULL;
+            const float *sink = a->sinks != NULL ? a->sinks + first_head + (done + i) % group : NULL;
             over_total[i] = softmax(scores + i * stride, starts[i], lengths[i], sink);
         }
         /* Together where all rows go, before and after that each row by itself. */
@@ -326,23 +326,24 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
     }
 }
 
-ER_INLINE void attend_to(const er_attention *a, bool f16, size_t kv_head, size_t first_row, size_t n_rows,
-                         float *scratch) {
+ER_INLINE void attend_to(const er_attention *a, bool f16, size_t first_head, size_t n_heads, size_t first_row,
+                         size_t n_rows, float *scratch) {
     const size_t last_row = first_row + n_rows;
     for (const er_text *t = a->texts; first_row < last_row; t++) {
         const size_t end = t->first_row + t->n_rows < last_row ? t->first_row + t->n_rows : last_row;
         if (first_row < end) {
-            attend_text(a, t, f16, kv_head, first_row, end, scratch);
+            attend_text(a, t, f16, first_head, n_heads, first_row, end, scratch);
             first_row = end;
         }
     }
 }
 
-static void attend(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows, float *scratch) {
+static void attend(const er_attention *a, size_t first_head, size_t n_heads, size_t first_row, size_t n_rows,
+                   float *scratch) {
     if (a->f16)
-        attend_to(a, true, kv_head, first_row, n_rows, scratch);
+        attend_to(a, true, first_head, n_heads, first_row, n_rows, scratch);
     else
-        attend_to(a, false, kv_head, first_row, n_rows, scratch);
+        attend_to(a, false, first_head, n_heads, first_row, n_rows, scratch);
 }
 
 const er_attention_variant VARIANT = {VARIANT_NAME, runs_here, store, attend};

@@ -31,6 +31,9 @@ enum {
     /* Below this many multiplications waking other threads costs more than it saves. It is as few as this since one
      * thread waits for memory most of the time. */
     ALONE = 1 << 16,
+    /* Heads of queries that share keys are divided until there are so many jobs, or so few heads in a job. */
+    LEAST_JOBS = 2,
+    LEAST_HEADS = 2,
     N_REQUIRED = 6,
     N_INPUTS = 8,
     /* Of a text, before its parents. */
@@ -99,7 +102,7 @@ static OrtStatus *input(const OrtApi *api, OrtKernelContext *context, size_t i, 
 typedef struct {
     er_attention a;
     const er_attention_variant *variant;
-    size_t job_rows, jobs_per_head;
+    size_t job_rows, job_heads, jobs_per_part; /* a job's rows and heads of queries; jobs for the same heads */
     bool stores; /* a job stores its rows itself: no other one reads them */
     atomic_bool lacked_memory;
 } work;
@@ -111,7 +114,8 @@ static void store_job(void *user, size_t i) {
 
 static void attend_job(void *user, size_t i) {
     work *w = user;
-    const size_t head = i / w->jobs_per_head, first = i % w->jobs_per_head * w->job_rows, left = w->a.n_rows - first;
+    const size_t head = i / w->jobs_per_part * w->job_heads, first = i % w->jobs_per_part * w->job_rows;
+    const size_t left = w->a.n_rows - first;
     const size_t n = left < w->job_rows ? left : w->job_rows;
     /* ParallelFor does not say which thread runs a job, so each has scratch of its own, while it runs. */
     float *scratch = malloc(sizeof(float) * er_attention_scratch(&w->a));
@@ -120,8 +124,8 @@ static void attend_job(void *user, size_t i) {
         return;
     }
     if (w->stores)
-        w->variant->store(&w->a, head, first, n);
-    w->variant->attend(&w->a, head, first, n, scratch);
+        w->variant->store(&w->a, head / w->job_heads, first, n);
+    w->variant->attend(&w->a, head, w->job_heads, first, n, scratch);
     free(scratch);
 }
 
@@ -179,13 +183,26 @@ static size_t rows_of_a_job(const er_attention *a) {
     return rows < 1 ? 1 : rows < JOB_ROWS ? rows : JOB_ROWS;
 }
 
-static OrtStatus *attend_all(const OrtApi *api, OrtKernelContext *context, work *w, bool alone) {
-    const size_t n_jobs = w->a.n_head_kv * w->jobs_per_head;
-    const bool has_new = w->a.n_row > w->a.n_head * w->a.head_dim;
-    w->stores = has_new && (w->jobs_per_head == 1 || w->a.n_rows == w->a.n_texts);
+/* All heads that share keys, unless there are too few jobs for several threads. */
+static size_t heads_of_a_job(const er_attention *a, size_t jobs_per_part) {
+    size_t n = a->n_head / a->n_head_kv;
+    while (a->n_head / n * jobs_per_part < LEAST_JOBS && n % 2 == 0 && n > LEAST_HEADS)
+        n /= 2;
+    return n;
+}
+
+static OrtStatus *attend_all(const OrtApi *api, OrtKernelContext *context, work *w) {
+    const er_attention *a = &w->a;
+    const bool alone = a->n_rows * a->n_head * a->head_dim * a->n_seen < ALONE;
+    const bool has_new = a->n_row > a->n_head * a->head_dim;
+    const size_t shared = a->n_head / a->n_head_kv;
+    w->job_rows = rows_of_a_job(a);
+    w->jobs_per_part = (a->n_rows + w->job_rows - 1) / w->job_rows;
+    w->job_heads = alone ? shared : heads_of_a_job(a, w->jobs_per_part);
+    w->stores = has_new && w->job_heads == shared && (w->jobs_per_part == 1 || a->n_rows == a->n_texts);
     if (has_new && !w->stores)
-        TRY(run_jobs(api, context, alone, store_job, w->a.n_head_kv, w));
-    TRY(run_jobs(api, context, alone, attend_job, n_jobs, w));
+        TRY(run_jobs(api, context, alone, store_job, a->n_head_kv, w));
+    TRY(run_jobs(api, context, alone, attend_job, a->n_head / w->job_heads * w->jobs_per_part, w));
     return atomic_load(&w->lacked_memory) ? api->CreateStatus(ORT_FAIL, "edge_spec.AttendRows: out of memory") : NULL;
 }
 
@@ -247,11 +264,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     } else {
         const char *wrong = read_texts(data[5], n_numbers, n_rows, n_cells, cosines[0], texts, depths, &w.a);
         w.a.texts = texts;
-        w.job_rows = rows_of_a_job(&w.a);
-        w.jobs_per_head = (w.a.n_rows + w.job_rows - 1) / w.job_rows;
         memset((float *)out_data + w.a.n_rows * n_head * hd, 0, (n_rows - w.a.n_rows) * n_head * hd * sizeof(float));
-        status = wrong != NULL ? refuse(api, wrong)
-                               : attend_all(api, context, &w, w.a.n_rows * n_head * hd * w.a.n_seen < ALONE);
+        status = wrong != NULL ? refuse(api, wrong) : attend_all(api, context, &w);
     }
     free(depths);
     free(texts);
