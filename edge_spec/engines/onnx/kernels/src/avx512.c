@@ -12,8 +12,9 @@ ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #include "quantize_avx2.h"
 #include "rows.h"
 
-/* How far ahead weights are prefetched: about the latency of memory times its speed. */
-enum { AHEAD_BYTES = 3456 };
+/* How far ahead weights are prefetched: the latency of memory times its speed, which few rows need all of. With many
+ * they would push out of the first-level cache what is multiplied with them. */
+enum { FEW_ROWS = 8, FEW_AHEAD_BYTES = 4608, AHEAD_BYTES = 3456 };
 
 static bool runs_here(void) { return er_cpu_features().avx512_vnni; }
 
@@ -141,7 +142,7 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
             const __m512 m = er_has_minima(kind) ? halves(head + 32) : d;
             const uint8_t *block = head + er_head_bytes(kind);
             /* What follows this pass over a group is the next group's pass, not the next bytes. */
-            const uint8_t *ahead = block + AHEAD_BYTES;
+            const uint8_t *ahead = block + (rows <= FEW_ROWS ? FEW_AHEAD_BYTES : AHEAD_BYTES);
             if (ahead >= end)
                 ahead += t->group_bytes - tile_bytes;
             er_prefetch_page(&pages, t, unit_bytes, rows);
