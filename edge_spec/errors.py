@@ -23,6 +23,7 @@
     ├── Closed                    used after close()
     ├── StateError                saved state that is damaged or belongs to another model
     └── BackendError              the library below failed in an unforeseen way
+        └── NoNumbers             a model has computed NaN in place of logits
 
 Every message is one sentence that names what is at fault, followed where possible by ``hint``, which says what to
 do next. Arguments that they name are data, see ``Sentence``: as text they stand in backticks, as they would be written
@@ -50,6 +51,7 @@ __all__ = [
     "ModelFileError",
     "ModelNotFound",
     "NoChatTemplate",
+    "NoNumbers",
     "NotAModel",
     "OutOfMemory",
     "PoolFull",
@@ -318,6 +320,22 @@ class StateError(EdgeSpecError):
 
 class BackendError(EdgeSpecError):
     """The library below failed in an unforeseen way."""
+
+
+class NoNumbers(BackendError):
+    """A model has computed NaN in place of logits.
+
+    Args:
+        model: its name.
+        tensor: one of its weights that hold no numbers, if that is known.
+    """
+
+    def __init__(self, model: str = "the model", tensor: str | None = None) -> None:
+        found = f": {tensor} holds some" if tensor is not None else ""
+        super().__init__(
+            f"{model} has computed what is no number (NaN){found}",
+            hint="its weights are damaged, or too large for the types that it computes with; get the file again",
+        )
 
 
 def _shortage(sentence: str, what: str, needed_bytes: int, available_bytes: int) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from edge_spec.errors import Closed, PromptError, Sentence, SettingsError
+from edge_spec.errors import Closed, NoNumbers, PromptError, Sentence, SettingsError
 from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard
 from edge_spec.generation.driver import Driver
@@ -21,6 +23,7 @@ from edge_spec.generation.writing import Recorder
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.model_info import ModelInfo
 from edge_spec.models import ModelFile
+from edge_spec.models.gguf.damage import without_numbers
 from edge_spec.options import documented, require_whole
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
@@ -95,7 +98,7 @@ class TextModel(Closing):
         self.mode = mode
         self.lossless = lossless
         self.notes = tuple(notes)
-        self._driver = Driver(target, tokenizer, session_cache, guard)
+        self._driver = Driver(target, tokenizer, session_cache, guard, partial(_explained, file))
         self.lock, self.texts = self._driver.lock, self._driver.texts
         self.ledger = self.texts.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, target.model.n_vocab)
@@ -484,3 +487,13 @@ class TextModel(Closing):
             self._idle.close()
         self._driver.target.close()
         self._on_close()
+
+
+def _explained(file: ModelFile | None, error: BaseException) -> BaseException:
+    """Return an error of the target with its file's name, and the weights at fault if they are found."""
+    if file is None or not isinstance(error, NoNumbers):
+        return error
+    tensor = None
+    with suppress(OSError):
+        tensor = without_numbers(file.tensors)
+    return NoNumbers(file.path.name, tensor)

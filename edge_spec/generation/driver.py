@@ -56,6 +56,9 @@ class Driver:
     No thread is started for this: the reader who waits for a piece of a reply does the rounds, and the others find
     theirs when they look. A reply is written at most some hundred tokens ahead of its reader.
 
+    Args:
+        explained: makes more of what ends a reply for its reader.
+
     Attributes:
         target: the target, its texts, and the drafter.
         vocabulary: what tokens stand for.
@@ -71,8 +74,10 @@ class Driver:
         vocabulary: Vocabulary,
         session_cache: SessionCache | None = None,
         guard: MemoryGuard | None = None,
+        explained: Callable[[BaseException], BaseException] = lambda error: error,
     ) -> None:
         self.target = target
+        self._explained = explained
         self.vocabulary = vocabulary
         self.lock = GenerationLock()
         self.texts = KeptTexts(target, self.lock, session_cache or SessionCache(Ledger()))
@@ -384,7 +389,8 @@ class Driver:
         """A reply has ended by itself."""
         if reason is not None:
             writing.writer.finish_reason = reason
-        writing.brought(is_read=_is_read(writing, wanted), error=error)
+        explained = self._explained(error) if error is not None else None
+        writing.brought(is_read=_is_read(writing, wanted), error=explained)
         self._leave(writing)
 
     def _leave(self, writing: Writing) -> None:

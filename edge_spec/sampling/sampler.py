@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_spec.errors import BackendError, GrammarDeadEnd, StateError
+from edge_spec.errors import GrammarDeadEnd, NoNumbers, StateError
 from edge_spec.sampling.adjustments import Breakers, adjusted, adjusts
 from edge_spec.sampling.candidates import Candidates, Ids, Row, allowed_row, candidates_of, mirostat, next_mu, peak
 from edge_spec.sampling.filters import FEW, Logits
@@ -102,14 +102,11 @@ class Sampler:
 
         Raises:
             SettingsError: ``logit_bias`` names a token beyond the row.
-            GrammarDeadEnd: the grammar allows no token. BackendError: the row holds no number at all.
+            GrammarDeadEnd: the grammar allows no token. NoNumbers: the row holds none.
         """
         token = self._picked(row, text)
         if self._kept is None and row[token] != row[token] and np.isnan(row).all():
-            raise BackendError(
-                "the model has computed no numbers (NaN)",
-                hint="its weights are damaged, or too large for the types that it computes with; get the file again",
-            )
+            raise NoNumbers
         return token
 
     def _picked(self, row: Row, text: Sequence[int]) -> int:
