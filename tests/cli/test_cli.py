@@ -311,7 +311,7 @@ def test_the_first_answer_is_the_shortest_of_all(run: Run) -> None:
     assert none.returncode == 1
     assert b"none of the answers has 201 tokens" in none.stderr
     alone = run("run", "demo", "--first", "-p", PROMPT)
-    assert alone.returncode == 1
+    assert alone.returncode == 2
     assert b"--answers" in alone.stderr
 
 

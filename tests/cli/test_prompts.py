@@ -13,7 +13,6 @@ import click
 import pytest
 
 from edge_spec.cli.prompts import read_prompt
-from edge_spec.errors import PromptError
 
 
 @pytest.fixture
@@ -106,5 +105,5 @@ def test_the_option_reads_nothing_else(standard_input: Callable[[int], None]) ->
     for arguments in (("a", "b", None), ("a", None, "c")):
         with pytest.raises(click.UsageError):
             read_prompt(*arguments)
-    with pytest.raises(PromptError, match="empty"):
+    with pytest.raises(click.UsageError, match="empty"):
         read_prompt(None, None, " ")
