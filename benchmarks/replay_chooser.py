@@ -31,7 +31,7 @@ WARM_UP = 30
 
 
 class Device(NamedTuple):
-    """What a round takes on a device, in seconds.
+    """Seconds of a round on a device.
 
     Attributes:
         curve: of the target.

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from edge_spec.errors import EdgeSpecError, SettingsError
+from edge_spec.errors import EdgeSpecError, ModelNotFound, SettingsError
 from edge_spec.library.user_folder import configuration_path, read_settings
 
 __all__ = ["COMMON", "Configuration", "common_mistakes", "defaults_of", "read_configuration", "table_mistakes"]
@@ -173,6 +173,9 @@ def _problem(param: click.Parameter, value: Any) -> str:
         return f"is {_as_typed(value)}: {error.message.rstrip('.')}; correct it"
     except SettingsError as error:
         return f"{error.problem}; {error.hint or 'correct it'}"
+    except ModelNotFound:
+        # That matters where it is used: another may be typed, or this one fetched.
+        return ""
     except EdgeSpecError as error:
         return f"is {_as_typed(value)}: {error}"
     return ""
@@ -192,7 +195,7 @@ def _as_typed(value: object) -> str:
 
 
 _NOTHING = click.Command("")
-"""What a value is looked at for that nobody uses yet."""
+"""Stands for the command where values are checked before any command runs."""
 
 
 def _defaults(command: click.Command, found: Configuration, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_a_verb_says_what_it_lacks_and_wrong_options_first(
 
 
 def test_what_reads_strangers_is_of_versions_that_were_tried() -> None:
-    """What parses requests, templates and grammars has an upper bound, whichever extra brings it."""
+    """Parsers of requests, templates and grammars have upper bounds, whichever extra brings them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     every = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
     for name in ("starlette", "uvicorn", "h11", "jinja2", "llguidance", "llama-cpp-python", "tokenizers"):

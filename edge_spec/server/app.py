@@ -185,8 +185,10 @@ async def _not_found(request: Request, error: Exception) -> Response:
         return refused(
             request, ApiError(405, f"ask this address with {headers['Allow']}", code="wrong_method", headers=headers)
         )
-    message = "there is nothing at this address; chat completions are at /v1/chat/completions"
-    return refused(request, ApiError(status, message, code="unknown_url", headers=headers))
+    if status == 404:
+        message = "there is nothing at this address; chat completions are at /v1/chat/completions"
+        return refused(request, ApiError(404, message, code="unknown_url", headers=headers))
+    return refused(request, ApiError(status, "the request cannot be answered", headers=headers))
 
 
 async def _failed(request: Request, error: Exception) -> Response:

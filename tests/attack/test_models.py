@@ -93,7 +93,7 @@ def judged(files: Iterable[ModelFile], cache_dir: Path) -> None:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many files each child was to read."""
+    """Record the number of files that each child is given."""
     trial._tried_here.cache_clear()
     found: list[int] = []
     begin = trial._begun

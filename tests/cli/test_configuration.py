@@ -218,6 +218,13 @@ def test_settings_without_a_mistake_are_shown_without_one(said: Callable[..., st
     assert json.loads(said("config", "--json"))["mistakes"] == []
 
 
+def test_a_model_that_is_not_there_matters_where_it_is_used(said: Callable[..., str], tmp_path: Path) -> None:
+    configure(tmp_path, 'model = "qwen3-4b"')
+    assert json.loads(said("config", "--json"))["mistakes"] == []
+    assert "target-q4_0" in said("info", "demo")
+    assert "qwen3-4b is not on this computer" in said("run", "-p", "Hi", code=1)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_told_how_to_complete(shell: str, said: Callable[..., str]) -> None:
     text = said("completion", shell)

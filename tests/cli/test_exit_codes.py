@@ -60,7 +60,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "drafter export": ["head.gguf", "--llama-cpp", "out.gguf"],
     "completion": ["bash"],
 }
-"""What each verb has to be given."""
+"""Arguments that a verb cannot do without."""
 
 
 def wrong(param: click.Option) -> list[str]:
