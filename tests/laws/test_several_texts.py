@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -304,10 +305,12 @@ def test_a_cancelled_one_leaves_the_others_alone(letters: Any, letter_grammar: A
 def test_they_continue_with_another_target(letters: Any, letter_grammar: Any, data: st.DataObject) -> None:
     """Memory became scarce and free again: the models that continue have the same rows."""
     world = data.draw(worlds(letters, letter_grammar))
+    # How many rounds the replies take depends on the clock that the chooser reads, so nothing is drawn in them.
+    changes = random.Random(data.draw(st.integers(0, 2**32)))
     replies = world.replies()
     for _ in replies:
-        if data.draw(st.integers(0, 9)) == 0:
-            world.driver.target.change_model(world.new_model(data.draw(st.sampled_from([1, 2, 8]))))
+        if changes.random() < 0.1:
+            world.driver.target.change_model(world.new_model(changes.choice([1, 2, 8])))
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
 
