@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from edge_spec.loading import aload, load
     from edge_spec.model import TextModel
     from edge_spec.model_info import ModelInfo
-    from edge_spec.sampling import SamplerSettings
+    from edge_spec.sampling import Sampler, SamplerSettings
     from edge_spec.speculation.drafters import Drafter
     from edge_spec.speculation.modes import Mode
     from edge_spec.speculation.statistics import Statistics
+    from edge_spec.speculation.text import Text
     from edge_spec.speculation.tree import Tree
 
 __all__ = [
@@ -33,8 +34,10 @@ __all__ = [
     "ModelInfo",
     "Replies",
     "Reply",
+    "Sampler",
     "SamplerSettings",
     "Statistics",
+    "Text",
     "TextModel",
     "Tree",
     "aload",
@@ -49,8 +52,10 @@ _HOMES = {
     "Reply": "edge_spec.generation.reply",
     "Mode": "edge_spec.speculation.modes",
     "ModelInfo": "edge_spec.model_info",
+    "Sampler": "edge_spec.sampling",
     "SamplerSettings": "edge_spec.sampling",
     "Statistics": "edge_spec.speculation.statistics",
+    "Text": "edge_spec.speculation.text",
     "TextModel": "edge_spec.model",
     "Tree": "edge_spec.speculation.tree",
     "aload": "edge_spec.loading",

@@ -25,6 +25,9 @@ __all__ = ["Asked", "Replies", "attempts"]
 _MOST_AT_ONCE = 64
 """So many replies are looked at in a round: more than any decode advances."""
 
+_MOST_REPLIES = 4096
+"""To one prompt. Each takes some kilobytes before anything of it is written, which no ledger counts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -47,7 +50,7 @@ def attempts(requests: Iterable[ReplyRequest], n: int) -> list[Asked]:
     Raises:
         SettingsError: that is no number of replies.
     """
-    require_whole("n", n, 1, 1 << 20)
+    require_whole("n", n, 1, _MOST_REPLIES)
     asked = []
     for request in requests:
         for attempt in range(request.settings.attempt, request.settings.attempt + n):

@@ -34,7 +34,7 @@ class Reply(Interruptible[str], Iterator[str]):
         settings: of the sampler.
         group: those that were asked for together with it; None if it is alone.
         error: why it could not be written, where ``finish_reason`` is ``error``; None otherwise.
-        notices: sentences that the reader should see, such as what the model no longer sees.
+        notices: sentences that the reader should see, such as what the model no longer sees, each once.
         reader: who reads it.
 
     Raises:
@@ -256,6 +256,8 @@ class Reply(Interruptible[str], Iterator[str]):
             self._options.on_progress("reading", *writing.untold.popleft())
         while self._untold:
             sentence = self._untold.popleft()
+            if sentence in self.notices:
+                continue
             self.notices.append(sentence)
             self._options.on_notice(sentence)
             if self._recorder is not None:
