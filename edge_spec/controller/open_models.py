@@ -14,6 +14,7 @@ from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.errors import BackendError, EdgeSpecError, Sentence, UnsupportedModel
+from edge_spec.generation.kept_texts import TEXTS
 from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
@@ -207,10 +208,16 @@ class OpenModels:
         """Fill the cells of a text in a target that means the same by them; leave them empty if that fails."""
         model = text.model
         try:
+            self._claim_texts()
             with self.session_cache.from_disk(cells, copies=_COPIES) as caches:
                 model.restore(restated(caches.states["target"], profile=model.profile.name))
         except FAILURES:
             model.rollback(0)
+
+    def _claim_texts(self) -> None:
+        """Claim what texts take beyond the plan when another one gets its cells, until they are counted again."""
+        pool, n_texts = self.target.pool, sum(text.model.n_past > 0 for text in self.target.texts)
+        self.ledger.set(*TEXTS, n_texts * pool.text_bytes if pool is not None else 0)
 
     def _usable(self, candidate: Candidate) -> Candidate:
         """Return the candidate, without drafts where the target cannot verify them."""

@@ -224,6 +224,8 @@ class Driver:
         self.texts.changed_target()
         for writing in self._live[self.target.most_texts :]:
             self._put_back(writing)
+        while len(self._live) > 1 and not self.texts.claims():
+            self._put_back(self._live[-1])
         for writing in self._live:
             # A few tokens belong to the next decode.
             text, most = _place_of(writing), self._model.capabilities.max_rows

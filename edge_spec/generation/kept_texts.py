@@ -14,9 +14,10 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.target import Target, path_of
 
-__all__ = ["KeptTexts"]
+__all__ = ["TEXTS", "KeptTexts"]
 
-_LINE = ("texts", "caches")
+TEXTS = ("texts", "caches")
+"""The ledger's line of what texts take beyond the plan."""
 
 _STEPS = (4, 8, 16, 32)
 """A pool grows by the largest of these parts of it that fits, and is not made smaller by less than the last one."""
@@ -78,9 +79,12 @@ class KeptTexts:
             forked = twin if source is None else self._idle.get(source)
             text = self._fork(forked, n) if forked is not None else None
             has_text = text is not None
+        if text is not None and not self._has_room(text):
+            self._idle[owner] = text
+            return None
         if text is None:
             text = self._empty()
-            if text is None:
+            if text is None or not self._has_room(text):
                 return None
             has_text = self._restored(text, owner if source is None else source, keep=source is not None)
         model = self._target.model
@@ -122,8 +126,8 @@ class KeptTexts:
                     text.drafter.restore(known.states, known.text)
 
     def _fork(self, source: Speculator, n: int) -> Speculator | None:
-        with suppress(PoolFull):
-            if self._frees(source, TILE, spare=source):
+        with suppress(PoolFull, MemoryError):
+            if self._has_room(None, spare=source) and self._frees(source, TILE, spare=source):
                 return self._target.fork(source, n)
         return None
 
@@ -150,6 +154,54 @@ class KeptTexts:
         finally:
             if not keep:
                 self.cache.drop(owner)
+
+    # --- memory
+
+    def _has_room(self, text: Speculator | None, *, spare: Speculator | None = None) -> bool:
+        """Have memory for what one more text takes besides cells, which is to be written; whether there is."""
+        pool = self._target.pool
+        if pool is None or not pool.text_bytes or (text is not None and text.model.n_past):
+            return True
+        while not self.claims(1):
+            others = [each for each in self.unowned() if each.model.n_past and each is not spare and each is not text]
+            owner = next((owner for owner, each in self._idle.items() if each.model.n_past and each is not spare), None)
+            if others:
+                self._evict(others[0])
+            elif owner is not None:
+                self._suspend(owner)
+            else:
+                return False
+        return True
+
+    def claims(self, n_more: int = 0) -> bool:
+        """Claim what the texts take beyond the plan, and ``n_more`` that have no token yet; whether there is room.
+
+        For what is only kept there is no more room than it may take.
+        """
+        pool = self._target.pool
+        is_needed = not any(each.model.n_past for each in self._idle.values())
+        return pool is None or self._claimed(self._beyond(pool.n_cells, n_more), is_needed=is_needed)
+
+    def _beyond(self, n_cells: int, n_more: int = 0) -> int:
+        """Return what the texts take beyond the plan with so many cells, and ``n_more`` that have no token yet."""
+        pool = self._target.pool
+        assert pool is not None
+        n_texts = n_more + sum(each.model.n_past > 0 or id(each) in self._written for each in self._target.texts)
+        return (n_cells - self._n_planned) * pool.cell_bytes + max(0, n_texts - 1) * pool.text_bytes
+
+    def _claimed(self, n_bytes: int, *, is_needed: bool = True) -> bool:
+        """Claim so many bytes beyond the plan; whether they can be had. What is held stays claimed if not."""
+        pool, ledger = self._target.pool, self.cache.ledger
+        assert pool is not None
+        try:
+            if is_needed or n_bytes <= self.cache.limit_bytes:
+                ledger.set(*TEXTS, n_bytes)
+                ledger.measure(*TEXTS, n_bytes)
+                return True
+        except BudgetExceeded:
+            with suppress(BudgetExceeded):
+                ledger.set(*TEXTS, self._beyond(pool.n_cells))
+        return False
 
     # --- cells
 
@@ -191,39 +243,40 @@ class KeptTexts:
         steps = [max(n, pool.n_cells // part) for part in _STEPS]
         for step in (*steps, n) if is_needed else steps:
             n_cells = pool.n_cells + step + -step % TILE
-            n_bytes = (n_cells - self._n_planned) * pool.cell_bytes
-            if n_cells <= most and (is_needed or n_bytes <= self.cache.limit_bytes) and self._resized(n_cells, n_bytes):
+            if n_cells <= most and self._resized(n_cells, is_needed=is_needed):
                 return True
         return False
 
-    def _resized(self, n_cells: int, n_bytes: int) -> bool:
-        pool, ledger = self._target.pool, self.cache.ledger
+    def _resized(self, n_cells: int, *, is_needed: bool = True) -> bool:
+        pool = self._target.pool
         assert pool is not None
-        before = (pool.n_cells - self._n_planned) * pool.cell_bytes
         try:
-            ledger.set(*_LINE, n_bytes)
-            pool.resize(n_cells)
-        except (BudgetExceeded, MemoryError):
-            ledger.set(*_LINE, before)
-            return False
-        ledger.measure(*_LINE, n_bytes)
-        return True
+            if self._claimed(self._beyond(n_cells), is_needed=is_needed):
+                pool.resize(n_cells)
+                return True
+        except MemoryError:
+            self._claimed(self._beyond(pool.n_cells))
+        return False
 
     def shrink(self) -> None:
-        """Give cells back that no text holds, as far as there are more than planned."""
+        """Give back what no text holds, as far as there is more than planned."""
         pool = self._target.pool
-        if pool is not None and pool.n_cells > self._n_planned:
+        if pool is not None and self._beyond(pool.n_cells):
             for text in self.unowned():
                 text.forget()
             n_cells = max(self._n_planned, pool.n_cells - pool.n_free)
             if pool.n_cells - n_cells >= pool.n_cells // _STEPS[-1]:
-                self._resized(n_cells, (n_cells - self._n_planned) * pool.cell_bytes)
+                self._resized(n_cells)
+            else:
+                self._claimed(self._beyond(pool.n_cells))
 
     def changed_target(self) -> None:
         """There is another target, with as many cells as planned."""
         pool = self._target.pool
         self._n_planned = pool.n_cells if pool is not None else 0
-        self.cache.ledger.release(*_LINE)
+        self.cache.ledger.release(*TEXTS)
+        while not self.claims() and self._idle:
+            self._suspend(next(iter(self._idle)))
 
     # --- texts that nobody writes
 
@@ -264,13 +317,12 @@ class KeptTexts:
         """
         has_moved = self.cache.to_disk(uses_disk)
         pool = self._target.pool
-        if not uses_disk or pool is None or pool.n_cells <= self._n_planned:
+        if not uses_disk or pool is None or not (before := self._beyond(pool.n_cells)):
             return has_moved
         for owner in list(self._idle):
             self._suspend(owner)
-        before = pool.n_cells
         self.shrink()
-        return has_moved or pool.n_cells < before
+        return has_moved or self._beyond(pool.n_cells) < before
 
     def release(self, owner: object) -> None:
         """Nothing need be kept of an owner any more."""

@@ -80,6 +80,10 @@ class Pool(Protocol):
     def cell_bytes(self) -> int:
         """What a cell takes."""
 
+    @property
+    def text_bytes(self) -> int:
+        """What a path takes besides cells while it has any token: its states in recurrent layers, with their copies."""
+
     def path(self, target: Path | None = None) -> Path:
         """Return an empty path.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ import edge_spec
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
-from edge_spec.engines.onnx.recurrent import RecurrentModel
+from edge_spec.engines.onnx.pool import TranscribedModel
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES as KINDS
 from edge_spec.engines.onnx.transcription.architecture import Experts
 from edge_spec.engines.onnx.transcription.cache import transcribe
@@ -305,14 +307,14 @@ def test_a_changed_architecture_would_be_seen(
 
 
 @pytest.fixture(scope="module")
-def opened(hybrids: HybridFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RecurrentModel]]:
+def opened(hybrids: HybridFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TranscribedModel]]:
     """A target of each architecture, with an empty cache."""
     asked = ModelSettings(n_ctx=400, n_threads=1, max_rows=6, prefill_chunk=32)
     folder = tmp_path_factory.mktemp("cache")
     models = {}
     for name in ARCHITECTURES:
         model, _ = open_onnx(transcribe(inspect(hybrids[name]), folder), asked, file=name, cache_dir=None)
-        assert isinstance(model, RecurrentModel)
+        assert isinstance(model, TranscribedModel)
         models[name] = model
     yield models
     for model in models.values():
@@ -322,7 +324,7 @@ def opened(hybrids: HybridFiles, tmp_path_factory: pytest.TempPathFactory) -> It
 class Fresh:
     """Rows after texts, each read from the beginning."""
 
-    def __init__(self, model: RecurrentModel) -> None:
+    def __init__(self, model: TranscribedModel) -> None:
         self._model = model
         self._rows: dict[tuple[int, ...], Rows] = {}
 
@@ -335,7 +337,7 @@ class Fresh:
         return self._rows[key]
 
 
-def test_it_verifies_sequences_of_one_text(opened: dict[str, RecurrentModel]) -> None:
+def test_it_verifies_sequences_of_one_text(opened: dict[str, TranscribedModel]) -> None:
     for model in opened.values():
         can = model.capabilities
         assert can.identity == "bitwise"
@@ -351,7 +353,7 @@ def test_it_verifies_sequences_of_one_text(opened: dict[str, RecurrentModel]) ->
 @given(st.data())
 @settings(max_examples=40)
 def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
-    opened: dict[str, RecurrentModel], name: str, data: st.DataObject
+    opened: dict[str, TranscribedModel], name: str, data: st.DataObject
 ) -> None:
     model, text, most = opened[name], list[int](), opened[name].capabilities.max_rows
     model.rollback(0)
@@ -398,7 +400,88 @@ def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
         assert np.array_equal(fresh.after(read), row)
 
 
-def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: dict[str, RecurrentModel]) -> None:
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("seed", range(6))
+def test_every_path_has_the_rows_of_a_text_alone(opened: dict[str, TranscribedModel], name: str, seed: int) -> None:
+    """Drafts, reading, going back, forks, closing, saving and stopping, of several paths of one pool."""
+    root, chance = opened[name], random.Random(seed)
+    root.rollback(0)
+    pool, most = root.pool, root.capabilities.max_rows
+    pool.resize(1600)
+    paths, texts = [root], [list[int]()]
+    wanted: list[tuple[list[int], Rows]] = []
+    for _ in range(60):
+        some = chance.sample(range(len(paths)), chance.randrange(1, min(3, len(paths)) + 1))
+        one, act = some[0], chance.choice(["decode"] * 4 + ["prefill", "rollback", "fork", "close", "save", "cancel"])
+        path = paths[one]
+        if act == "decode":
+            drafts = [[chance.randrange(3, N_VOCAB) for _ in range(chance.randrange(1, most // 3 + 1))] for _ in some]
+            found = pool.decode([(paths[index], Tree.sequence(each)) for index, each in zip(some, drafts, strict=True)])
+            for index, draft, rows in zip(some, drafts, found, strict=True):
+                wanted += [([*texts[index], *draft[: n + 1]], row.copy()) for n, row in enumerate(rows)]
+            for index, draft in zip(some, drafts, strict=True):
+                n = chance.randrange(len(draft) + 1)
+                paths[index].keep(range(n))
+                texts[index] += draft[:n]
+        elif act in ("prefill", "cancel"):
+            read = {index: [chance.randrange(3, N_VOCAB) for _ in range(chance.randrange(40))] for index in some}
+            if act == "cancel" and any(read.values()):
+                root.cancel()
+            with pytest.raises(Cancelled) if act == "cancel" and any(read.values()) else nullcontext():
+                pool.prefill([(paths[index], each) for index, each in read.items()])
+            for index, each in read.items():
+                texts[index] += each
+        elif act == "rollback":
+            path.rollback(chance.randrange(max(0, path.n_past - 20), path.n_past + 1))
+        elif act == "fork" and len(paths) < 5:
+            paths.append(path.fork(chance.randrange(max(0, path.n_past - 8), path.n_past + 1)))
+            texts.append(list(texts[one]))
+        elif act == "close" and one:
+            path.close()
+            del paths[one], texts[one]
+        elif act == "save":
+            state = path.save()
+            path.restore(state)
+        for index, each in enumerate(paths):
+            del texts[index][each.n_past :]
+            if len(texts[index]) > 250:
+                each.rollback(0)
+                texts[index].clear()
+        assert pool.session.states is not None
+        assert pool.session.states.n_held == sum(each.n_past > 0 for each in paths)
+    for each in paths:
+        each.rollback(0)
+    fresh = Fresh(root)
+    for read, row in wanted:
+        assert np.array_equal(fresh.after(read), row)
+    for each in paths[1:]:
+        each.close()
+    pool.resize(400)
+
+
+def test_forks_at_the_end_of_a_prompt_share_one_copy_of_its_state(opened: dict[str, TranscribedModel]) -> None:
+    for root in opened.values():
+        root.rollback(0)
+        root.prefill(TEXT[:60])
+        forks = [root.fork(60) for _ in range(3)]
+        assert [fork.n_past for fork in forks] == [60] * 3
+        assert len({id(copy) for each in (root, *forks) for copy in each.states._copies.values()}) == 1
+        rows = root.pool.decode([(each, Tree.sequence([TEXT[60]])) for each in (root, *forks)])
+        assert len({row.tobytes() for row in rows}) == 1
+        # Past the place where it can go back to by tokens, a fork begins there.
+        for n in range(61, 75):
+            root.keep([0])
+            root.decode(Tree.sequence([TEXT[n]]))
+        late = root.fork(64)
+        assert late.n_past == 60
+        assert np.array_equal(late.decode(Tree.sequence([TEXT[60]]))[0], rows[0][0])
+        for each in (late, *forks):
+            each.close()
+        with pytest.raises(ValueError, match="states still know"):
+            root.shift(2, 3)
+
+
+def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: dict[str, TranscribedModel]) -> None:
     for model in opened.values():
         model.rollback(0)
         model.prefill(list(range(100, 150)))
@@ -417,7 +500,7 @@ def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: d
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_decode_that_fails_in_the_middle_loses_nothing(opened: dict[str, RecurrentModel], name: str) -> None:
+def test_a_decode_that_fails_in_the_middle_loses_nothing(opened: dict[str, TranscribedModel], name: str) -> None:
     """Layers before the failure have taken in what the others have not."""
     model = opened[name]
     fresh = Fresh(model)
@@ -429,14 +512,12 @@ def test_a_decode_that_fails_in_the_middle_loses_nothing(opened: dict[str, Recur
         model.decode(Tree.sequence(text[40 - n_kept :]))
         model.keep(range(n_kept))
         states = model.states
-        states.prepare(40, 0, 1, 0, lambda: None)
+        assert states is not None and states._layers is not None
         # As if the run had ended before the last layer with a state.
-        before = {key: array.copy() for key, array in states.inputs.items()}
+        last = states._layers.whole[-1]
+        before = last.copy()
         model.decode(Tree.sequence([300]))
-        layers = sorted({int(key.split("_")[-1]) for key in before if "_" in key})
-        for key, array in states.inputs.items():
-            if key.endswith(f"_{layers[-1]}"):
-                array[...] = before[key]
+        last[...] = before
         model.rollback(40)
         assert model.n_past == 40
         rows = model.decode(Tree.sequence([200, 201]))
@@ -465,7 +546,7 @@ def test_drafters_come_back_to_what_they_hold(hybrids: HybridFiles, tmp_path: Pa
         model.close()
 
 
-def test_states_of_another_size_are_refused(opened: dict[str, RecurrentModel]) -> None:
+def test_states_of_another_size_are_refused(opened: dict[str, TranscribedModel]) -> None:
     lfm2, qwen35 = opened.values()
     lfm2.rollback(0)
     lfm2.prefill(TEXT[:20])
@@ -552,7 +633,7 @@ def test_the_plan_names_states_and_what_is_kept_and_they_take_that(
         lines = {line.name: line for line in model.ledger if line.owner == "target"}
         states = model.followed["target"].model.states
         model.generate("abc", raw=True, max_tokens=20, ignore_eos=True).read()
-        copied = sum(array.nbytes for copy in states._copies.values() for array in copy)
+        copied = states.copied_bytes
     state = lines["recurrent state"]
     assert state.predicted_bytes == inspect(hybrids[name]).state_bytes == state.measured_bytes
     assert lines["snapshots for drafts"].predicted_bytes == lines["snapshots for drafts"].measured_bytes > 0

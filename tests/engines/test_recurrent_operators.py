@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recurrent_worlds import CAPACITY, Array, ConvolutionWorld, DeltaWorld, RecurrentWorld, divided, same_bits
+from recurrent_worlds import (
+    CAPACITY,
+    Array,
+    ConvolutionWorld,
+    DeltaWorld,
+    RecurrentWorld,
+    divided,
+    run_together,
+    same_bits,
+)
 
 from edge_spec.engines.onnx.kernels import available, features
 
@@ -101,6 +110,34 @@ def test_dropped_rows_leave_no_trace(name: str, data: st.DataObject) -> None:
     assert same_states(layer.settle(rows), fresh.settle(rows))
 
 
+@each_world
+def test_texts_in_one_call_have_the_bits_of_each_alone(world: RecurrentWorld) -> None:
+    """Some are read while others are decoded, in any order; rows after all of them are padding."""
+    rng = np.random.default_rng(3)
+    sessions = [world.session(n_threads=n) for n in (1, 2)]
+    alone = sessions[0]
+    texts = [world.rows(170, seed=number) for number in range(4)]
+    whole = [divided(world, alone, rows, [("read", 170)]) for rows in texts]
+    for session in sessions:
+        layers, ends = [world.layer(session) for _ in texts], [0] * len(texts)
+        while min(ends) < 140:
+            some = rng.permutation(len(texts))[: rng.integers(1, len(texts) + 1)].tolist()
+            parts, counts = [], []
+            for index in some:
+                n = min(int(rng.choice([0, 1, 1, 3, 70])), 150 - ends[index])
+                n_read = n if n > CAPACITY - 12 else 0
+                parts.append((layers[index], part_of(texts[index], ends[index], ends[index] + n), n_read))
+                counts.append(n)
+            found = run_together(parts, n_padding=int(rng.integers(0, 3)))
+            for index, n, (layer, _, n_read), rows in zip(some, counts, parts, found, strict=True):
+                assert same_bits(rows, whole[index][0][ends[index] : ends[index] + n])
+                layer.keep(n - n_read)
+                ends[index] += n
+        for layer, rows, end in zip(layers, texts, ends, strict=True):
+            _, fresh = divided(world, alone, part_of(rows, 0, end), [("read", end)])
+            assert same_states(layer.settle(rows), fresh.settle(rows))
+
+
 @pytest.mark.parametrize("variant", features() if available() is None else [])
 @each_world
 def test_all_variants_give_the_bits_of_the_reference(world: RecurrentWorld, variant: str) -> None:
@@ -152,12 +189,17 @@ def test_inputs_that_do_not_fit_each_other_are_refused(name: str) -> None:
     world = WORLDS[name]
     rows, layer = world.rows(4), world.layer(world.session())
     wrong: list[dict[str, Array]] = [{key: array[:, :-1]} for key, array in rows.items()]
-    wrong += [{key: array[..., :-1]} for key, array in {**layer.arrays, **world.constants()}.items()]
+    wrong += [{key: array[..., :-1]} for key, array in world.constants().items()]
+    run = np.array([1, CAPACITY, layer.layers.shape[1], *layer.numbers(4, 0)], np.int64)
+    wrong += [{"run": run[:-1]}, {"run": run[:2]}, {"run": np.append(run, 0)}]
+    wrong += [{"run": run + np.eye(len(run), dtype=np.int64)[place] * by} for place in (0, 1, 2) for by in (-1, 1)]
+    wrong += [{"run": run - 2 * np.eye(len(run), dtype=np.int64)[0] * run}]
+    wrong += [{"run": run + np.eye(len(run), dtype=np.int64)[-2]}]
     for change in wrong:
         given: dict[str, Any] = {key: array[None] for key, array in rows.items()}
-        given |= {**layer.arrays, **world.constants(), "run": np.zeros(3, np.int32)}
+        given |= {**world.constants(), "run": run}
         given |= {key: array[None] if key in rows else np.ascontiguousarray(array) for key, array in change.items()}
-        with pytest.raises(Exception, match="do not fit each other"):
+        with pytest.raises(Exception, match="do not fit"):
             world.session().run(None, given)
 
 

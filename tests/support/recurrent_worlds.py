@@ -9,14 +9,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.transcription.proto import FLOAT, INT32, Graph
+from edge_spec.engines.onnx.transcription.proto import FLOAT, INT64, Graph
 
-__all__ = ["CAPACITY", "Array", "ConvolutionWorld", "DeltaWorld", "Layer", "RecurrentWorld", "same_bits"]
+__all__ = [
+    "CAPACITY",
+    "Array",
+    "ConvolutionWorld",
+    "DeltaWorld",
+    "Layer",
+    "RecurrentWorld",
+    "divided",
+    "run_together",
+    "same_bits",
+]
 
 Array = npt.NDArray[Any]
 
 CAPACITY = 20
 """Rows that a layer can keep."""
+
+_HEAD = 16
+"""Numbers of a layer before its states; the first two say where it is."""
+
+_NUMBER = 1
+"""Which of a text's layers the operator is; those before and after it are not to be touched."""
 
 
 def same_bits(a: Array, b: Array) -> bool:
@@ -24,23 +40,33 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 class Layer:
-    """A layer with its state, and how far the text is committed."""
+    """A layer with its state, and how far the text is committed.
+
+    Attributes:
+        layers: all of the text's layers, one after the other.
+        arrays: what is in the operator's own.
+    """
 
     def __init__(self, session: Any, arrays: dict[str, Array], constants: dict[str, Array]) -> None:
-        self.arrays = arrays
+        self.layers = np.full((_NUMBER + 2, _HEAD + sum(array.size for array in arrays.values())), np.nan, np.float32)
+        own, start = self.layers[_NUMBER], _HEAD
+        self.arrays = {"place": own[:2].view(np.int32)}
+        self.arrays["place"][:] = 0
+        for name, array in arrays.items():
+            self.arrays[name] = own[start : start + array.size].reshape(array.shape)
+            self.arrays[name][...] = array
+            start += array.size
         self.n_text = self.n_pending = 0
-        self._session = session
-        self._constants = constants
+        self.session = session
+        self.constants = constants
 
     def run(self, rows: dict[str, Array], *, n_read: int = 0) -> Array:
         """What new rows give; the first ``n_read`` are committed at once, and the others are pending."""
-        run = np.array([self.n_text, self.n_pending, n_read], np.int32)
-        n_new = len(next(iter(rows.values())))
-        given = {name: array[None] for name, array in rows.items()}
-        result: Array = self._session.run(None, given | self.arrays | self._constants | {"run": run})[0][0]
-        self.n_text += n_read
-        self.n_pending += n_new - n_read
-        return result
+        return run_together([(self, rows, n_read)])[0]
+
+    def numbers(self, n_new: int, n_read: int) -> list[int]:
+        """Return what the input ``run`` has of this text."""
+        return [self.layers.ctypes.data, self.n_text, self.n_pending, n_new, n_read]
 
     def keep(self, n: int) -> None:
         """Commit the first pending rows, and drop the others."""
@@ -54,6 +80,32 @@ class Layer:
         n_kept = self.arrays["kept"].shape[0] - CAPACITY + self.n_pending
         kept = {name: array[: n_kept if name == "kept" else self.n_pending] for name, array in self.arrays.items()}
         return {**self.arrays, **{name: kept[name] for name in self.arrays if name.startswith("kept")}}
+
+
+def run_together(texts: Sequence[tuple[Layer, dict[str, Array], int]], n_padding: int = 0) -> list[Array]:
+    """Return what new rows of several texts give in one call, see ``Layer.run``.
+
+    Args:
+        n_padding: rows after those of all texts, whose outputs must be 0.
+    """
+    first = texts[0][0]
+    counts = [len(next(iter(rows.values()))) for _, rows, _ in texts]
+    numbers = [layer.numbers(n, n_read) for n, (layer, _, n_read) in zip(counts, texts, strict=True)]
+    run = [len(texts), CAPACITY, first.layers.shape[1], *(number for each in numbers for number in each)]
+    given = {
+        name: np.concatenate([rows[name] for _, rows, _ in texts] + [np.ones((n_padding, array.shape[1]), np.float32)])
+        for name, array in texts[0][1].items()
+    }
+    out: Array = first.session.run(
+        None,
+        {name: array[None] for name, array in given.items()} | first.constants | {"run": np.array(run, np.int64)},
+    )[0][0]
+    assert not out[sum(counts) :].any()
+    for n, (layer, _, n_read) in zip(counts, texts, strict=True):
+        layer.n_text += n_read
+        layer.n_pending += n - n_read
+        assert np.isnan(np.delete(layer.layers, _NUMBER, axis=0)).all()
+    return np.split(out[: sum(counts)], np.cumsum(counts)[:-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +148,10 @@ class RecurrentWorld:
         from edge_spec.engines.onnx.kernels import library_path
 
         graph = Graph()
-        inputs = [*self.widths(), *self._arrays(), *self.constants(), "place", "run"]
-        arrays = {**self._arrays(), **self.constants()}
+        inputs, constants = [*self.widths(), *self.constants(), "run"], self.constants()
         for name in inputs:
-            rank = 3 if name in self.widths() else arrays[name].ndim if name in arrays else 1
-            kind = INT32 if name in ("place", "run") else FLOAT
-            graph.takes(name, kind, [f"{name}{axis}" for axis in range(rank)])
+            rank = 3 if name in self.widths() else constants[name].ndim if name in constants else 1
+            graph.takes(name, INT64 if name == "run" else FLOAT, [f"{name}{axis}" for axis in range(rank)])
         graph.gives("y", FLOAT, ["b", "s", "w"])
         graph.node(self.operator, inputs, ["y"], "edge_spec", variant=variant, **self.facts() | facts)
         options = onnxruntime.SessionOptions()
@@ -112,11 +162,11 @@ class RecurrentWorld:
 
     def facts(self) -> dict[str, int | float]:
         """Attributes of the operator."""
-        return {}
+        return {"number": _NUMBER}
 
     def layer(self, session: Any) -> Layer:
         """Return a layer at the beginning of a text."""
-        arrays = {**self._arrays(), "place": np.zeros(2, np.int32)}
+        arrays = self._arrays()
         # What is in rows that are not kept must not matter.
         arrays["kept"][self.n_taps - 1 :] = np.nan
         return Layer(session, arrays, self.constants())
@@ -167,7 +217,7 @@ class DeltaWorld(RecurrentWorld):
         return (2 * self.n_head_k + self.n_head) * self.size
 
     def facts(self) -> dict[str, int | float]:
-        return {"n_head_k": self.n_head_k, "epsilon": self.epsilon}
+        return {**super().facts(), "n_head_k": self.n_head_k, "epsilon": self.epsilon}
 
     def widths(self) -> dict[str, int]:
         return {"mixed": self.n_channels, "z": self.n_head * self.size, "scores": 2 * self.n_head}

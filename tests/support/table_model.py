@@ -60,7 +60,7 @@ class TablePool:
         self.n_ctx = n_ctx
         self.capabilities = capabilities
         self.max_rows = capabilities.max_rows
-        self.cell_bytes = 1
+        self.cell_bytes, self.text_bytes = 1, 0
         self.keeps_branches = keeps_branches
         self.n_places = n_places
         self.tiles = Tiles(n_tiles(n_cells))

@@ -11,7 +11,7 @@ from edge_spec.engines.onnx.kernels import KINDS, features, packed_bytes, why_sl
 from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, drafter_settings, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
-from edge_spec.engines.onnx.states import kept_rows
+from edge_spec.engines.onnx.states import kept_rows, most_copies
 from edge_spec.engines.onnx.transcription.architecture import unfit
 from edge_spec.engines.onnx.transcription.cache import is_transcribed
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
@@ -84,9 +84,6 @@ _ATTENTION_ROWS, _EXPERT_ROWS = 4, 4
 _EXPERT_USES = 512
 """Rows of experts that are held at once: ``BLOCK_USES`` in ``kernels/src/experts_operator.c``."""
 
-_COPIES = 2
-"""States that a target has copies of at most: where a prompt began to be read, and where it ended."""
-
 _PLAIN = 2
 """Dimensions of a matrix; one of every expert has one more."""
 
@@ -119,14 +116,12 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     tables = 4 * n_cells * sum(set(file.head_dims) or {file.head_dim_k})
     held = sum(stored)
     of_experts = sum(n_bytes for n_bytes, tensor in zip(stored, matrices, strict=True) if len(tensor.shape) > _PLAIN)
-    state, row = _recurrent_bytes(file)
+    states = _recurrent_bytes(file, settings)
     return Footprint(
         mapped_bytes=held - of_experts,
         expert_bytes=of_experts,
         kv_cache_bytes=cache + tables,
-        state_bytes=state,
-        snapshot_bytes=row * kept_rows(settings),
-        copy_bytes=state * (_COPIES if settings.exact else 1),
+        **states,
         compute_bytes=_SESSION_BYTES + (_TABLE_BYTES if per_layer_table(file) is not None else 0),
         reading_bytes=_reading_bytes(file, settings.prefill_chunk),
         logits_bytes=4 * settings.max_rows * file.n_vocab,
@@ -135,11 +130,15 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     )
 
 
-def _recurrent_bytes(file: ModelFile) -> tuple[int, int]:
-    """What the states of recurrent layers take, and what comes in for a token, where it is kept."""
+def _recurrent_bytes(file: ModelFile, settings: ModelSettings) -> dict[str, int]:
+    """Return what the states of a text take: themselves, what came in for the last tokens, and copies."""
     convolved = sum(math.prod(t.shape[1:]) for t in file.tensors if t.name.endswith(_CONVOLUTIONS))
     scores = sum(2 * t.n_elements for t in file.tensors if t.name.endswith("ssm_a"))
-    return file.state_bytes, 4 * (convolved + scores)
+    return {
+        "state_bytes": file.state_bytes,
+        "snapshot_bytes": 4 * (convolved + scores) * kept_rows(settings),
+        "copy_bytes": file.state_bytes * most_copies(settings),
+    }
 
 
 def _stored_outputs(tensor: TensorInfo) -> int:
@@ -257,11 +256,12 @@ class OnnxEngine(Engine):
         return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
 
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
-        if file.graph is not None or file.state_bytes:
+        if file.graph is not None:
             return 0
         per_cell = sum(map(sum, file.cell_widths))
         n_cells = settings.n_ctx + -settings.n_ctx % LANES
-        return min(n_texts, settings.max_rows) * n_cells * per_cell * (2 if settings.kv_k == "f16" else 4)
+        cache = n_cells * per_cell * (2 if settings.kv_k == "f16" else 4)
+        return min(n_texts, settings.max_rows) * (cache + sum(_recurrent_bytes(file, settings).values()))
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         return {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}

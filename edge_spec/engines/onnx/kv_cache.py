@@ -33,7 +33,7 @@ class KVCache:
 
     Args:
         tables: what else is bound, by the names of the graph's inputs: rotary embeddings, with a row for every place in
-            a text, and states.
+            a text.
         n: how many tiles there are.
         f16: whether it holds fp16, else fp32.
 
@@ -149,12 +149,12 @@ class BoundCache:
         self._inputs = {name: value_of(array) for name, array in cache.inputs.items()}
         self._bindings: dict[tuple[int, int], Any] = {}
 
-    def run(self, runner: Runner, tree: npt.NDArray[np.int32], n_run: int, rows: range) -> Logits:
+    def run(self, runner: Runner, inputs: Mapping[str, Array], n_run: int, rows: range) -> Logits:
         """Compute ``ids[:n_run]``.
 
         Args:
             runner: the session; nothing here keeps it alive.
-            tree: the graph's input of that name.
+            inputs: what is said of this run alone, by the names of the graph's inputs.
             rows: the tokens whose logits are wanted.
 
         Returns:
@@ -165,7 +165,8 @@ class BoundCache:
         """
         self._rows[: len(rows)] = rows
         binding = self._binding(runner, n_run, len(rows))
-        binding.bind_ortvalue_input("tree", value_of(tree))
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, value_of(array))
         runner.compute(binding, long=n_run > len(self._rows))
         result = self._logits[: len(rows)]
         result.flags.writeable = False

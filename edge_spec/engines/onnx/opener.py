@@ -15,7 +15,6 @@ from edge_spec.engines.onnx.head_model import HeadModel, HeadSession
 from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.pool import OnnxPool, TranscribedModel
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
-from edge_spec.engines.onnx.recurrent import RecurrentModel
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
@@ -113,9 +112,10 @@ class OnnxOpener(Opener):
             model, probed = open_onnx(
                 source, settings, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
             )
-            if isinstance(model, RecurrentModel):
-                for name, n_bytes in model.states.sizes().items():
-                    measured(name, n_bytes)
+            states = model.pool.session.states
+            if states is not None:
+                measured("recurrent state", states.state_bytes)
+                measured("snapshots for drafts", states.kept_bytes)
         else:
             if settings.exact:
                 # While a published tokenizer is loaded it takes more than it keeps: better before the weights.
@@ -125,7 +125,7 @@ class OnnxOpener(Opener):
         return OpenedModel(model=model, probed=probed)
 
     def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
-        if not isinstance(model, TranscribedModel):
+        if not isinstance(model, TranscribedModel) or model.states is not None:
             return super().hidden_rows(model, file, layers)
         return model.features(hidden_rows_tail(layers, file.n_embd), HIDDEN, len(layers) * file.n_embd)
 
@@ -213,7 +213,7 @@ def open_onnx(
     file: str,
     cache_dir: Path | None,
     on_probe: Callable[[], None] = lambda: None,
-) -> tuple[TranscribedModel | RecurrentModel, ProbeResult]:
+) -> tuple[TranscribedModel, ProbeResult]:
     """Return a session over a transcription, probed.
 
     Args:
@@ -225,7 +225,7 @@ def open_onnx(
     profile_of = _profile_of(file, settings, _transcribed(settings, recurrent=bool(source.states)))
     settings = replace(settings, trees=not source.states)
     pool = OnnxPool(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
-    model = RecurrentModel(pool) if source.states else TranscribedModel(pool)
+    model = TranscribedModel(pool)
     found = probe_once(
         model,
         profile_of,

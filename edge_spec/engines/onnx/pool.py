@@ -11,6 +11,7 @@ import numpy.typing as npt
 from edge_spec.engines.cache_state import check_path, n_new_nodes, pack_state, require_distinct, unpack_state
 from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.session import Session
+from edge_spec.engines.onnx.states import States, most_copies
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import PathTiles, Tiles, n_tiles
 from edge_spec.errors import Closed, ContextFull, StateError
@@ -29,6 +30,7 @@ class Part:
 
     Attributes:
         first: nodes that are pending already, in the cells after the text.
+        n_read: how many of the tokens are committed with the run, so that states take them in.
         tree: all pending nodes, those of this run included; None if each is the parent of the next.
     """
 
@@ -36,6 +38,7 @@ class Part:
     tokens: Sequence[int]
     first: int = 0
     tree: Tree | None = None
+    n_read: int = 0
 
     @property
     def n_pending(self) -> int:
@@ -71,6 +74,8 @@ class OnnxPool:
         self.n_vocab = session.n_vocab
         self.n_ctx = settings.n_ctx
         self.cell_bytes = session.cell_bytes
+        states = session.states
+        self.text_bytes = 0 if states is None else states.kept_bytes + states.state_bytes * (1 + most_copies(settings))
         self.tiles = Tiles(session.n_tiles)
         self._session: Session | None = session
         self._name = name
@@ -126,8 +131,10 @@ class OnnxPool:
         for path, _ in given:
             path.drop_pending()
         self._reserve([Part(path, tokens) for path, tokens in given])
+        for path, _ in given:
+            path.reads()
         try:
-            for parts in _chunks(given, self.settings.prefill_chunk):
+            for parts in _chunks(given, self.settings):
                 n = sum(len(part.tokens) for part in parts)
                 self._compute(parts, range(n - 1, n))
                 for part in parts:
@@ -135,9 +142,13 @@ class OnnxPool:
                 if n > self.settings.max_rows:
                     # What the runtime gives back the C library keeps in fragments, more with every chunk.
                     trim_heap()
-        finally:
+        except BaseException:
             for path, _ in given:
-                path.drop_pending()
+                # Some layers may have taken in what others have not.
+                path.rollback(path.n_past)
+            raise
+        for path, _ in given:
+            path.drop_pending()
 
     def _compute(self, parts: Sequence[Part], rows: range) -> Logits:
         """Compute the tokens of some parts; returns the rows that are wanted."""
@@ -147,10 +158,15 @@ class OnnxPool:
             n += len(part.tokens)
         n_run = self.capabilities.padded(n)
         session.ids[n:n_run] = 0
-        logits = session.run(_numbers_of(parts), n_run, rows)
+        states = [part.path.prepared(part) for part in parts] if session.states is not None else []
+        logits = session.run(_numbers_of(parts), n_run, rows, states)
         if session.features is not None:
             session.features.keep(np.concatenate([part.cells for part in parts]))
         return logits
+
+    def settle(self, states: Sequence[int]) -> None:
+        """Run the graph without a row, which lets the states of a text take in what is kept for them."""
+        self.session.run(_numbers_of(()), 0, range(0), [states])
 
     def _reserve(self, parts: Sequence[Part]) -> None:
         """Have cells for the pending nodes of some parts."""
@@ -213,11 +229,17 @@ class OnnxPath:
     """See ``Path``. Pending nodes are in the places after the text, in the path's own tiles: so keeping a side branch
     moves its cells up to the text.
 
+    With recurrent layers it takes sequences, and goes back to the places that there are states of: the last tokens of
+    what was computed can be taken back. Targets also keep the state where a prompt begins to be read and where it ends:
+    an answer can be written again, or left out, without reading the whole text. Drafters keep theirs at the text that
+    is certain.
+
     Attributes:
         pool: that its cells are of.
         kept: see ``LanguageModel``.
         tiles: where its cells are.
         pending: what has been decoded and neither kept nor rolled back.
+        states: of recurrent layers; None where there are none.
     """
 
     def __init__(self, pool: OnnxPool) -> None:
@@ -227,6 +249,8 @@ class OnnxPath:
         self.pending: Tree = EMPTY
         self._n_past = 0
         self._closed = False
+        memory = pool.session.states
+        self.states = States(memory) if memory is not None else None
 
     @property
     def settings(self) -> ModelSettings:
@@ -274,18 +298,38 @@ class OnnxPath:
         if self._n_past + n_new > self.n_ctx + drafts * self.settings.max_rows:
             raise ContextFull(n_past=self._n_past, n_new=n_new, n_ctx=self.n_ctx)
 
+    def reads(self) -> None:
+        """A prompt is being read, from here on if none was read before."""
+        if self.states is not None:
+            self.states.reads(self._n_past)
+        self._mark_prompt()
+
     def read(self, n: int) -> None:
         """So many tokens, which have been computed, are committed."""
         self._n_past += n
+        self._mark_prompt()
+
+    def _mark_prompt(self) -> None:
+        if self.states is not None and self.settings.exact:
+            self.states.mark_prompt(self._n_past)
+
+    def prepared(self, part: Part) -> list[int]:
+        """Return what the next run has to know of the states, which are made ready for it."""
+        assert self.states is not None
+        return self.states.prepare(self._n_past, part.first, len(part.tokens), part.n_read, self.pool.settle)
 
     def drop_pending(self) -> None:
-        """Forget the pending tree, and give back the tiles after the text."""
+        """Forget the pending tree, and give back the tiles after the text, and the states of an empty one."""
         self.pending = EMPTY
+        if self.states is not None and self._n_past == 0:
+            self.states.forget()
         self.tiles.cut(self._n_past)
 
     def keep(self, path: Sequence[int]) -> None:
         session = self._open()
         check_path(path, self.pending)
+        if self.states is not None:
+            self.states.writes()
         moved = [(node, place) for place, node in enumerate(path) if node != place]
         if moved:
             # Each moves towards the text, so none is overwritten before it is copied.
@@ -297,19 +341,26 @@ class OnnxPath:
     def rollback(self, n_past: int) -> None:
         self._open()
         self._require_tokens("rollback", n_past, self._n_past)
+        if self.states is not None:
+            n_past = self.states.rollback(n_past, n_past=self._n_past)
         self._n_past = n_past
         self.drop_pending()
 
     def hold(self) -> None:
-        """Nothing has to be done where a cache can go back anywhere."""
+        if self.states is not None and not self.settings.exact:
+            self.drop_pending()
+            self.states.mark(self._n_past)
 
     def fork(self, n: int) -> OnnxPath:
         session = self._open()
         self._require_tokens("fork", n, self._n_past)
-        tiles, copies = self.tiles.fork(n)
-        self.pool.copy_tiles(session, copies)
         fork = self._like()
-        fork.tiles, fork._n_past = tiles, n
+        if self.states is not None:
+            n = self.states.nearest(n)
+            fork.states = self.states.fork(n, self._n_past + len(self.pending), self.pool.settle)
+        fork.tiles, copies = self.tiles.fork(n)
+        self.pool.copy_tiles(session, copies)
+        fork._n_past = n
         return fork
 
     def _like(self) -> OnnxPath:
@@ -318,6 +369,8 @@ class OnnxPath:
 
     def shift(self, first: int, last: int) -> None:
         session, by = self._open(), last - first
+        if self.states is not None:
+            raise ValueError("states still know the tokens that would be taken out")
         self._require_tokens("shift", first, last)
         self.drop_pending()
         n_past = self._n_past - by
@@ -330,29 +383,24 @@ class OnnxPath:
         self.tiles.cut(n_past)
 
     def save(self) -> bytes:
-        return pack_state(self.saved_cells(), n_past=self._n_past, profile=self.profile.name)
-
-    def saved_cells(self) -> bytes:
-        """Return the cells of the text as bytes. Drops a pending tree."""
         session = self._open()
         self.drop_pending()
-        return session.save(self.tiles.ids, self._n_past)
+        body = session.save(self.tiles.ids, self._n_past)
+        if self.states is not None:
+            body += self.states.save(self._n_past, self.pool.settle)
+        return pack_state(body, n_past=self._n_past, profile=self.profile.name)
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
-        self.restore_cells(*unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx))
-
-    def restore_cells(self, body: bytes, n_past: int) -> None:
-        """Let an empty path be a text of ``n_past`` tokens with these cells.
-
-        Raises:
-            StateError: they are those of another number.
-        """
         session = self._open()
-        if len(body) != session.state_bytes(n_past):
+        body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
+        n_cells = len(body) - (self.states.n_bytes if self.states is not None else 0)
+        if n_cells != session.state_bytes(n_past):
             raise StateError("the saved state is damaged", hint="read the text again instead")
         self.pool.tiles.reserve([(self.tiles, 0, n_past)])
-        session.restore(body, self.tiles.cells(0, n_past))
+        session.restore(body[:n_cells], self.tiles.cells(0, n_past))
+        if self.states is not None:
+            self.states.restore(body[n_cells:], n_past)
         self._n_past = n_past
 
     def cancel(self) -> None:
@@ -441,17 +489,19 @@ def _numbers_of(parts: Sequence[Part]) -> npt.NDArray[np.int32]:
     return np.concatenate(numbers).astype(np.int32)
 
 
-def _chunks(texts: Sequence[tuple[OnnxPath, Sequence[int]]], size: int) -> Iterator[list[Part]]:
-    """Yield texts cut and packed into runs of so many tokens."""
+def _chunks(texts: Sequence[tuple[OnnxPath, Sequence[int]]], settings: ModelSettings) -> Iterator[list[Part]]:
+    """Yield texts cut and packed into runs of as many tokens as a chunk has."""
     parts: list[Part] = []
-    room = size
+    room = settings.prefill_chunk
     for path, tokens in texts:
         first = 0
         while first < len(tokens):
-            parts.append(Part(path, tokens[first : first + room]))
-            first, room = first + len(parts[-1].tokens), room - len(parts[-1].tokens)
+            part = tokens[first : first + room]
+            # As many rows can be taken back as those of a decode.
+            parts.append(Part(path, part, n_read=max(0, len(part) - settings.max_rows + 1)))
+            first, room = first + len(part), room - len(part)
             if room == 0:
                 yield parts
-                parts, room = [], size
+                parts, room = [], settings.prefill_chunk
     if parts:
         yield parts

@@ -14,9 +14,10 @@ from edge_spec.engines.onnx.kv_cache import BoundCache, KVCache
 from edge_spec.engines.onnx.model import Cells
 from edge_spec.engines.onnx.row_table import RowTable
 from edge_spec.engines.onnx.runner import Runner
-from edge_spec.engines.onnx.states import States, kept_rows
+from edge_spec.engines.onnx.states import StatesMemory, kept_rows
 from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.onnx.transcription.per_layer import PER_LAYER
+from edge_spec.engines.onnx.transcription.recurrent import RUN
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import n_tiles
 from edge_spec.errors import Arguments, Sentence
@@ -32,7 +33,7 @@ class Session(Runner):
     Attributes:
         ids: int64 ``[prefill_chunk]``, to be filled before a run.
         features: what ``give_features`` gave.
-        states: of recurrent layers; None where there are none.
+        states: what texts take for recurrent layers; None where there are none.
 
     Raises:
         BackendError: ONNX Runtime cannot load the graph (the error quotes its reason), or the kernels are missing.
@@ -63,8 +64,7 @@ class Session(Runner):
         self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)
         self.features: Features | None = None
         n_kept = kept_rows(settings)
-        self.states = States(model.states, model.recurrent_layers, n_kept) if model.states else None
-        tables |= self.states.inputs if self.states is not None else {}
+        self.states = StatesMemory(model.states, model.n_recurrent, n_kept) if model.states else None
         self._table = RowTable(model.table) if model.table is not None else None
         width = self._table.width if self._table is not None else 0
         self._looked_up = np.zeros((settings.prefill_chunk, width), np.float32)
@@ -111,15 +111,21 @@ class Session(Runner):
         taken = {PER_LAYER: self._looked_up} if self._table is not None else {}
         return BoundCache(self._cache, self.ids, self._rows, self._logits, taken=taken, given=given)
 
-    def run(self, tree: npt.NDArray[np.int32], n_run: int, rows: range) -> Logits:
+    def run(self, tree: npt.NDArray[np.int32], n_run: int, rows: range, states: Sequence[Sequence[int]] = ()) -> Logits:
         """Compute ``ids[:n_run]``; see ``BoundCache.run``.
+
+        Args:
+            states: what ``States.prepare`` returned of each text.
 
         Raises:
             ModelFileError: what is looked up in the model's file cannot be read.
         """
         if self._table is not None:
             self._table.read(self.ids[:n_run], self._looked_up[:n_run])
-        return self._bound.run(self, tree, n_run, rows)
+        inputs: dict[str, npt.NDArray[Any]] = {"tree": tree}
+        if self.states is not None:
+            inputs[RUN] = self.states.numbers(states)
+        return self._bound.run(self, inputs, n_run, rows)
 
     def copy(self, sources: Cells, targets: Cells) -> None:
         """Copy cells, one after the other; sources that are copied to as well come before that."""

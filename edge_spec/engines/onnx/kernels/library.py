@@ -19,7 +19,7 @@ __all__ = ["available", "copy_cells", "features", "library_path", "why_slow"]
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 
-_OPERATORS = 9
+_OPERATORS = 10
 """The version of the operators for ONNX Runtime, see ``src/library.c``."""
 
 

@@ -38,7 +38,7 @@ from edge_spec.models.model_file import ModelFile
 
 __all__ = ["Transcription", "check_transcription", "is_transcribed", "read_transcription", "stored_bytes", "transcribe"]
 
-VERSION = 6
+VERSION = 7
 """Of the content of a folder; transcriptions of other versions are made again."""
 
 _FACTS = "facts.json"
@@ -62,8 +62,8 @@ class Transcription:
         rotary: rotary embeddings, by the names that the graphs have for them.
         layer_rotary: these names, by layer with keys and values.
         interleaved: rotary embeddings turn neighboring numbers of a head, else numbers half a head apart.
-        states: those of layers without keys and values.
-        recurrent_layers: the numbers of these layers.
+        states: those of a layer without keys and values.
+        n_recurrent: how many such layers there are.
         table: what each layer takes in for each token, which stays in the model's file; None where nothing.
     """
 
@@ -74,7 +74,7 @@ class Transcription:
     layer_rotary: tuple[str, ...]
     interleaved: bool
     states: tuple[State, ...] = ()
-    recurrent_layers: tuple[int, ...] = ()
+    n_recurrent: int = 0
     table: TensorInfo | None = None
 
     @property
@@ -176,7 +176,7 @@ def read_transcription(folder: Path) -> Transcription | None:
             layer_rotary=tuple(map(str, facts["layer_turns"])),
             interleaved=bool(facts["interleaved"]),
             states=tuple(State.of(state) for state in facts["states"]),
-            recurrent_layers=tuple(map(int, facts["recurrent_layers"])),
+            n_recurrent=int(facts["n_recurrent"]),
             heads=tuple((int(n_heads), int(dim)) for n_heads, dim in facts["heads"]),
             n_vocab=int(facts["n_vocab"]),
         )
@@ -198,7 +198,7 @@ def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[
         "turns": {name: rotary.facts() for name, rotary in network.rotary.items()},
         "layer_turns": [network.rotary_of(layer) for layer in network.attention_layers],
         "states": [state.facts() for state in states_of(network)],
-        "recurrent_layers": sorted(network.recurrent_layers),
+        "n_recurrent": len(network.recurrent_layers),
         "interleaved": network.kind.interleaved,
         "files": _digests(folder),
     }
@@ -251,11 +251,8 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
         raise llama_only(file, f"has heads of {odd} numbers, which edge-spec's attention does not know")
     # The graphs, and what lies beside the matrices.
     total = (1 << 20) + bias_bytes(network)
-    total += sum(
-        4096 + state.n_bytes // max(1, state.shape[0]) * (state.shape[0] + 1)
-        for state in states_of(network)
-        if state.keeps
-    )
+    rows = sum(state.n_own + state.n_row for state in states_of(network) if state.keeps)
+    total += len(network.recurrent_layers) * (4096 + 4 * rows)
     for matrix in matrices_of(network):
         try:
             total += packed_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096

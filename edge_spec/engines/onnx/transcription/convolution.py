@@ -12,7 +12,6 @@ from typing import ClassVar, Self
 from edge_spec.engines.onnx.kernels import CONVOLVE_ROWS, DOMAIN
 from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.recurrent import (
-    PLACE,
     RUN,
     Parts,
     Shape,
@@ -62,15 +61,13 @@ class ShortConvolution:
     def products(self) -> Sequence[Sequence[str]]:
         return (("shortconv.in_proj",), ("shortconv.out_proj",))
 
-    def states(self, layer: int) -> list[State]:
-        return [State(name=f"kept_{layer}", shape=(self.n_taps - 1, self.n_embd), keeps=True)]
+    def states(self) -> list[State]:
+        return [State(shape=(self.n_taps - 1, self.n_embd), keeps=True)]
 
-    def add(self, parts: Parts, layer: int, x: str) -> str:
+    def add(self, parts: Parts, layer: int, number: int, x: str) -> str:
         blk = f"blk.{layer}.shortconv."
         (mixed,) = parts.products(x, [f"{blk}in_proj"], f"{blk}in")
         weights = add_convolution_weights(parts, f"{blk}conv.weight")
-        parts.graph.node(
-            CONVOLVE_ROWS, [mixed, f"kept_{layer}", weights, f"{PLACE}_{layer}", RUN], [f"{blk}convolved"], DOMAIN
-        )
+        parts.graph.node(CONVOLVE_ROWS, [mixed, weights, RUN], [f"{blk}convolved"], DOMAIN, number=number)
         (out,) = parts.products(f"{blk}convolved", [f"{blk}out_proj"], f"{blk}out")
         return out

@@ -12,7 +12,6 @@ from typing import ClassVar, Self
 from edge_spec.engines.onnx.kernels import DELTA_ROWS, DOMAIN
 from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.recurrent import (
-    PLACE,
     RUN,
     Parts,
     Shape,
@@ -99,15 +98,15 @@ class DeltaNet:
     def products(self) -> Sequence[Sequence[str]]:
         return (("attn_qkv",), ("attn_gate",), ("ssm_alpha", "ssm_beta"), ("ssm_out",))
 
-    def states(self, layer: int) -> list[State]:
+    def states(self) -> list[State]:
         heads = (self.n_head, self.size // _COLUMNS, self.size, _COLUMNS)
         return [
-            State(name=f"kept_{layer}", shape=(self.n_taps - 1, self.n_channels), keeps=True),
-            State(name=f"kept_scores_{layer}", shape=(0, 2 * self.n_head), keeps=True),
-            State(name=f"states_{layer}", shape=heads, keeps=False),
+            State(shape=(self.n_taps - 1, self.n_channels), keeps=True),
+            State(shape=(0, 2 * self.n_head), keeps=True),
+            State(shape=heads, keeps=False),
         ]
 
-    def add(self, parts: Parts, layer: int, x: str) -> str:
+    def add(self, parts: Parts, layer: int, number: int, x: str) -> str:
         blk, graph = f"blk.{layer}.", parts.graph
         (mixed,), (z,), scores = (
             parts.products(x, [blk + name for name in names], f"{blk}{names[0]}.y") for names in self.products()[:3]
@@ -119,13 +118,13 @@ class DeltaNet:
             DELTA_ROWS,
             [
                 *(mixed, z, *scores),
-                *(state.name for state in self.states(layer)),
                 add_convolution_weights(parts, f"{blk}ssm_conv1d.weight"),
                 *(parts.vector(blk + name) for name in ("ssm_dt.bias", "ssm_a", "ssm_norm.weight")),
-                *(f"{PLACE}_{layer}", RUN),
+                RUN,
             ],
             [f"{blk}delta"],
             DOMAIN,
+            number=number,
             n_head_k=self.n_head_k,
             epsilon=self.epsilon,
         )

@@ -10,7 +10,7 @@ Inputs of every graph, for S tokens at once, R rows wanted and a cache of C cell
 
     tree i32 [P]   key_i T [n_head_kv, C / 16, head_dim, 16]   value_i T [n_head_kv, C, head_dim]
 
-    run i32 [3]   and the states of layers without keys and values, see ``recurrent.py`` and its kinds
+    run i64 [T]   of layers without keys and values, see ``recurrent.py``
 
 where i counts the layers with keys and values of their own, T is f32 or f16, and ``tree`` tells which rows belong to
 which texts.
@@ -109,7 +109,7 @@ class Writer:
             graph.takes(f"key_{number}", cached, (n_heads, "C16", dim, LANES))
             graph.takes(f"value_{number}", cached, (n_heads, "C", dim))
         if net.recurrent_layers:
-            declare(graph, states_of(net), sorted(net.recurrent_layers))
+            declare(graph)
         graph.gives("logits", FLOAT, (1, "R", net.n_vocab))
 
     def vector(self, name: str) -> str:
@@ -195,7 +195,7 @@ class Writer:
         """What a layer takes from other tokens."""
         recurrent = self._net.recurrent
         if recurrent is not None and layer in self._net.recurrent_layers:
-            return recurrent.add(self, layer, x)
+            return recurrent.add(self, layer, sorted(self._net.recurrent_layers).index(layer), x)
         return self._attention(layer, x)
 
     def _attention(self, layer: int, x: str) -> str:
@@ -379,10 +379,8 @@ def products_of(net: Network, names: Sequence[str]) -> list[Matrix]:
 
 
 def states_of(net: Network) -> list[State]:
-    """Return the states of all layers without keys and values."""
-    if net.recurrent is None:
-        return []
-    return [state for layer in sorted(net.recurrent_layers) for state in net.recurrent.states(layer)]
+    """Return the states of a layer without keys and values."""
+    return net.recurrent.states() if net.recurrent is not None else []
 
 
 def matrices_of(net: Network) -> Iterator[Matrix]:

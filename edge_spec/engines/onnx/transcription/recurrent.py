@@ -14,12 +14,11 @@ import numpy as np
 
 from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.matrices import Array, Weights
-from edge_spec.engines.onnx.transcription.proto import FLOAT, INT32, Graph
+from edge_spec.engines.onnx.transcription.proto import INT64, Graph
 from edge_spec.models.gguf.header import GGUFHeader
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
-    "PLACE",
     "RUN",
     "Parts",
     "RecurrentLayer",
@@ -33,39 +32,31 @@ __all__ = [
 Shape = tuple[int, ...]
 
 RUN = "run"
-"""The graph's input that says which rows a run goes over, i32 ``[3]``: see ``kernels/src/recurrent.h``."""
-
-PLACE = "place"
-"""How the inputs begin that say where each layer is, i32 ``[2]``."""
+"""The graph's input that says where the states of each text lie and which rows a run goes over, i64: see
+``kernels/src/recurrent_operator.h``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """An array of float32 that a layer of a text reads and writes in place.
+    """Float32 numbers that a layer keeps of a text, reads and writes in place.
 
     Attributes:
-        name: of the graph's input.
         shape: of what belongs to the state itself.
         keeps: whether further rows of the same width lie behind it, for tokens that the state has not taken in.
     """
 
-    name: str
     shape: Shape
     keeps: bool
 
     @property
-    def n_bytes(self) -> int:
-        """What the state itself takes."""
-        return 4 * prod(self.shape)
+    def n_own(self) -> int:
+        """How many numbers the state itself has."""
+        return prod(self.shape)
 
     @property
-    def row_bytes(self) -> int:
-        """What a further row takes."""
-        return 4 * self.shape[-1] * self.keeps
-
-    def array(self, n_rows: int) -> Array:
-        """Return it for an empty text, with room for so many further rows."""
-        return np.zeros((self.shape[0] + n_rows * self.keeps, *self.shape[1:]), np.float32)
+    def n_row(self) -> int:
+        """How many a further row has."""
+        return self.shape[-1] * self.keeps
 
     def facts(self) -> dict[str, Any]:
         """As plain values."""
@@ -74,7 +65,7 @@ class State:
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         """From what ``facts`` returned."""
-        return cls(name=str(facts["name"]), shape=tuple(map(int, facts["shape"])), keeps=bool(facts["keeps"]))
+        return cls(shape=tuple(map(int, facts["shape"])), keeps=bool(facts["keeps"]))
 
 
 class Parts(Protocol):
@@ -119,21 +110,20 @@ class RecurrentLayer(Protocol):
     def products(self) -> Sequence[Sequence[str]]:
         """Return the matrices of a layer, those together that are multiplied with the same rows, named likewise."""
 
-    def states(self, layer: int) -> list[State]:
-        """Return the states of a layer."""
+    def states(self) -> list[State]:
+        """Return the states of a layer, in the order in which they lie in memory."""
 
-    def add(self, parts: Parts, layer: int, x: str) -> str:
-        """Add what a layer makes of rows; returns its name."""
+    def add(self, parts: Parts, layer: int, number: int, x: str) -> str:
+        """Add what a layer makes of rows; returns its name.
+
+        Args:
+            number: which layer of the kind it is.
+        """
 
 
-def declare(graph: Graph, states: Sequence[State], layers: Sequence[int]) -> None:
-    """Declare the inputs of a graph with such layers."""
-    for state in states:
-        first = f"{state.name}_rows" if state.keeps else state.shape[0]
-        graph.takes(state.name, FLOAT, (first, *state.shape[1:]))
-    for layer in layers:
-        graph.takes(f"{PLACE}_{layer}", INT32, (2,))
-    graph.takes(RUN, INT32, (3,))
+def declare(graph: Graph) -> None:
+    """Declare the input of a graph with such layers."""
+    graph.takes(RUN, INT64, ("T",))
 
 
 def add_convolution_weights(parts: Parts, name: str) -> str:

@@ -1,19 +1,17 @@
 /* Short convolutions as an operator of ONNX Runtime, in the domain edge_spec:
  *
- *     ConvolveRows(x f32[1, rows, 3 * channels], kept f32[taps - 1 + capacity, channels], weights f32[taps, channels],
- *                  place i32[2], run i32[3]) -> f32[1, rows, channels]
+ *     ConvolveRows(x f32[1, rows, 3 * channels], weights f32[taps, channels], run i64[numbers]) -> f32[1, rows, channels]
  *
- * See convolution.h for what is computed of b, c and x, which lie side by side in a row, and recurrent.h for `place` and
- * `run`. `kept` and `place` are written, although they are inputs. Attribute: variant, for tests.
+ * See convolution.h for what is computed of b, c and x, which lie side by side in a row, and recurrent_operator.h for `run`;
+ * a layer has of a text what it keeps, [taps - 1 + capacity, channels]. Attributes: number, and variant, for tests.
  */
-#include <stdlib.h>
-
 #include "recurrent_operator.h"
 
-enum { X, KEPT, WEIGHTS, PLACE, RUN, N_INPUTS };
+enum { X, WEIGHTS, RUN, N_INPUTS };
 
 typedef struct {
     const OrtApi *api;
+    int64_t number;
     const er_convolution_variant *variant;
 } operator_state;
 
@@ -21,6 +19,7 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     operator_state state = {.api = api};
     char name[64] = "";
     (void)op;
+    TRY(read_number(api, info, &state.number));
     read_text(api, info, "variant", name, sizeof name);
     state.variant = er_convolution_find(name);
     if (state.variant == NULL)
@@ -38,34 +37,51 @@ static void ORT_CALL destroy(void *kernel) { free(kernel); }
 static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     const operator_state *state = kernel;
     const OrtApi *api = state->api;
-    int64_t x[3], kept[2], weights[2], place[1], run[1];
+    int64_t x[3], weights[2], run[1];
+    size_t n_texts = 0, capacity = 0;
     void *data[N_INPUTS], *out_data = NULL;
     TRY(read_input(api, context, X, 3, x, &data[X]));
-    TRY(read_input(api, context, KEPT, 2, kept, &data[KEPT]));
     TRY(read_input(api, context, WEIGHTS, 2, weights, &data[WEIGHTS]));
-    TRY(read_input(api, context, PLACE, 1, place, &data[PLACE]));
     TRY(read_input(api, context, RUN, 1, run, &data[RUN]));
-    if (x[0] != 1 || weights[1] < 1 || weights[1] % ER_CHANNELS || x[2] != 3 * weights[1] || kept[1] != weights[1] ||
-        weights[0] < 1 || kept[0] < weights[0] - 1 || place[0] != 2 || run[0] != 3)
+    if (x[0] != 1 || weights[1] < 1 || weights[1] % ER_CHANNELS || x[2] != 3 * weights[1] || weights[0] < 1)
         return refuse(api, "edge_spec.ConvolveRows: inputs have shapes that do not fit each other");
-    er_convolution c = {.x = data[X], .kept = data[KEPT], .weights = data[WEIGHTS], .n_channels = (size_t)weights[1],
-                        .n_taps = (size_t)weights[0], .gated = true};
-    if (!er_read_span(data[PLACE], data[RUN], (size_t)x[1], (size_t)(kept[0] - weights[0] + 1), &c.span))
-        return refuse(api, "edge_spec.ConvolveRows: the layer is at another place of the text");
+    const char *wrong = read_run(data[RUN], run[0], &n_texts, &capacity);
+    if (wrong != NULL)
+        return refuse(api, wrong);
+    const size_t n_channels = (size_t)weights[1], n_taps = (size_t)weights[0], n_rows = (size_t)x[1];
     int64_t dims[3] = {1, x[1], weights[1]};
     OrtValue *out;
     TRY(api->KernelContext_GetOutput(context, 0, dims, 3, &out));
     TRY(api->GetTensorMutableData(out, &out_data));
-    convolving w = {&c, state->variant, er_n_old(&c.span), er_n_rows(&c.span), out_data};
-    TRY(convolve_rows(api, context, c.span.n_new * c.n_channels * c.n_taps < ALONE, &w));
-    er_move_on(&c.span, data[PLACE]);
-    return NULL;
+    recurrent_text *texts = malloc((n_texts + 1) * (sizeof *texts + sizeof(convolving)));
+    if (texts == NULL)
+        return api->CreateStatus(ORT_FAIL, "edge_spec.ConvolveRows: out of memory");
+    convolving *w = (convolving *)(texts + n_texts);
+    wrong = read_texts(data[RUN], (size_t)state->number, STATE_HEAD + (n_taps - 1 + capacity) * n_channels, n_rows, texts);
+    OrtStatus *status = wrong != NULL ? refuse(api, wrong) : NULL;
+    if (status == NULL) {
+        for (size_t i = 0; i < n_texts; i++) {
+            const recurrent_text *text = &texts[i];
+            w[i] = (convolving){
+                .c = {.x = (float *)data[X] + text->first * 3 * n_channels, .kept = text->state, .weights = data[WEIGHTS],
+                      .n_channels = n_channels, .n_taps = n_taps, .gated = true, .span = text->span},
+                .first = er_n_old(&text->span), .end = er_n_rows(&text->span),
+                .out = (float *)out_data + text->first * n_channels};
+        }
+        const size_t n = rows_of(texts, n_texts);
+        memset((float *)out_data + n * n_channels, 0, (n_rows - n) * n_channels * sizeof(float));
+        status = convolve_rows(api, context, state->variant, w, n_texts);
+    }
+    for (size_t i = 0; status == NULL && i < n_texts; i++)
+        er_move_on(&texts[i].span, texts[i].place);
+    free(texts);
+    return status;
 }
 
 static const char *ORT_CALL name(const OrtCustomOp *op) { (void)op; return "ConvolveRows"; }
 static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) {
     (void)op;
-    return i == PLACE || i == RUN ? ORT_INT32 : ORT_FLOAT;
+    return i == RUN ? ORT_INT64 : ORT_FLOAT;
 }
 static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return N_INPUTS; }
 

@@ -1,32 +1,29 @@
 /* Gated delta nets as an operator of ONNX Runtime, in the domain edge_spec:
  *
  *     DeltaRows(mixed f32[1, rows, channels], z f32[1, rows, n_head * size], scores f32[1, rows, 2 * n_head],
- *               kept f32[taps - 1 + capacity, channels], kept_scores f32[capacity, 2 * n_head],
- *               states f32[n_head, size / 16, size, 16], weights f32[taps, channels], steps, rates f32[n_head],
- *               norm f32[size], place i32[2], run i32[3]) -> f32[1, rows, n_head * size]
+ *               weights f32[taps, channels], steps, rates f32[n_head], norm f32[size], run i64[numbers])
+ *               -> f32[1, rows, n_head * size]
  *
  * where channels = (2 * n_head_k + n_head) * size. delta.h says what is computed, convolution.h of what, recurrent.h which
- * rows. `kept`, `kept_scores`, `states` and `place` are written, although they are inputs. Attributes: n_head_k, epsilon
- * (a float), and variant for tests.
+ * rows, recurrent_operator.h what `run` is. A layer has of a text what it keeps, [taps - 1 + capacity, channels] and
+ * [capacity, 2 * n_head], and its states, [n_head, size / 16, size, 16]. Attributes: number, n_head_k, epsilon (a float),
+ * and variant for tests.
  */
 #include "delta.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "recurrent_operator.h"
 
-enum { MIXED, Z, SCORES, KEPT, KEPT_SCORES, STATES, WEIGHTS, STEPS, RATES, NORM, PLACE, RUN, N_INPUTS };
+enum { MIXED, Z, SCORES, WEIGHTS, STEPS, RATES, NORM, RUN, N_INPUTS };
 
 /* Rows that go by together: what they become between the convolution and the heads stays in a cache. Those that a state
  * does not take in must all be among the last. */
 enum { BLOCK_ROWS = 64 };
 
-static const size_t ranks[N_INPUTS] = {3, 3, 3, 2, 2, 4, 2, 1, 1, 1, 1, 1};
+static const size_t ranks[N_INPUTS] = {3, 3, 3, 2, 1, 1, 1, 1};
 
 typedef struct {
     const OrtApi *api;
-    int64_t n_head_k;
+    int64_t number, n_head_k;
     float epsilon;
     const er_convolution_variant *convolution;
     const er_delta_variant *delta;
@@ -36,6 +33,7 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     operator_state state = {.api = api};
     char name[64] = "";
     (void)op;
+    TRY(read_number(api, info, &state.number));
     TRY(api->KernelInfoGetAttribute_int64(info, "n_head_k", &state.n_head_k));
     TRY(api->KernelInfoGetAttribute_float(info, "epsilon", &state.epsilon));
     read_text(api, info, "variant", name, sizeof name);
@@ -55,108 +53,179 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
 
 static void ORT_CALL destroy(void *kernel) { free(kernel); }
 
+/* A text, and the block of its rows that goes by. */
 typedef struct {
     er_delta d;
-    const er_delta_variant *variant;
-    float *scratch;
-    size_t scratch_per_head;
+    const recurrent_text *text;
+    float *kept_scores, *scores, *rows, *scratch;
+    const float *z;
+    float *out;
 } answering;
 
-static void answer_job(void *user, size_t head) {
-    const answering *w = user;
-    w->variant->answer(&w->d, head, w->scratch + head * w->scratch_per_head);
+typedef struct {
+    const answering *texts;
+    const er_delta_variant *variant;
+    size_t scratch_per_head;
+} answering_all;
+
+static void answer_job(void *user, size_t job) {
+    const answering_all *all = user;
+    const size_t n_head = all->texts->d.n_head, head = job % n_head;
+    const answering *w = &all->texts[job / n_head];
+    all->variant->answer(&w->d, head, w->scratch + head * all->scratch_per_head);
 }
 
-/* The scores of all rows of a call, and those that are kept after it. */
-static void gather_scores(const er_span *span, size_t width, const float *kept, const float *scores, float *all) {
-    memcpy(all, kept, er_n_old(span) * width * sizeof(float));
-    memcpy(all + er_n_old(span) * width, scores, span->n_new * width * sizeof(float));
+/* Where the block that begins with a row ends: all rows that are left, unless the state takes in enough of them. */
+static size_t end_of_block(const er_span *span, size_t first) {
+    const size_t n_rows = er_n_rows(span), n_taken = er_n_taken(span);
+    return n_rows - first > BLOCK_ROWS && n_taken >= first + BLOCK_ROWS ? first + BLOCK_ROWS : n_rows;
 }
 
-static OrtStatus *compute_rows(const operator_state *state, OrtKernelContext *context, const er_convolution *c,
-                               answering *w, void **data, float *scores, float *rows) {
-    const er_span *span = &c->span;
-    const size_t n_rows = er_n_rows(span), n_old = er_n_old(span), n_taken = er_n_taken(span);
-    const size_t n_head = w->d.n_head, out_width = n_head * w->d.size;
-    const float *z = w->d.z;
-    float *out = w->d.out;
-    for (size_t first = 0; first < n_rows;) {
-        /* Blocks of rows that the state takes in, then one of all others. */
-        const size_t end = first < n_taken && n_taken - first > BLOCK_ROWS ? first + BLOCK_ROWS
-                           : first < n_taken                              ? n_taken
-                                                                          : n_rows;
-        const size_t n = end - first, answered = first > n_old ? first - n_old : 0;
-        convolving convolution = {c, state->convolution, first, end, rows};
-        TRY(convolve_rows(state->api, context, n * c->n_channels * c->n_taps < ALONE, &convolution));
-        w->d.rows = rows;
-        w->d.scores = scores + first * 2 * n_head;
-        w->d.z = z + answered * out_width;
-        w->d.out = out + answered * out_width;
-        w->d.n_rows = n;
-        w->d.n_silent = first >= n_old ? 0 : end < n_old ? n : n_old - first;
-        w->d.n_taken = first < n_taken ? n : 0;
-        TRY(run_jobs(state->api, context, n * n_head * w->d.size * w->d.size < ALONE, answer_job, n_head, w));
-        first = end;
+static size_t start_of_last(const er_span *span) {
+    size_t first = 0;
+    while (end_of_block(span, first) < er_n_rows(span))
+        first = end_of_block(span, first);
+    return first;
+}
+
+/* The most rows of a block. */
+static size_t rows_of_blocks(const er_span *span) {
+    const size_t first = start_of_last(span), last = er_n_rows(span) - first;
+    return first > 0 && last < BLOCK_ROWS ? BLOCK_ROWS : last;
+}
+
+/* Lets the rows [first, end) be those that go by. */
+static void set_block(answering *w, size_t first, size_t end) {
+    const er_span *span = &w->text->span;
+    const size_t n_old = er_n_old(span), n_taken = er_n_taken(span), n = end - first;
+    const size_t answered = first > n_old ? first - n_old : 0, width = w->d.n_head * w->d.size;
+    w->d.rows = w->rows;
+    w->d.scores = w->scores + first * 2 * w->d.n_head;
+    w->d.z = w->z + answered * width;
+    w->d.out = w->out + answered * width;
+    w->d.n_rows = n;
+    w->d.n_silent = first >= n_old ? 0 : end < n_old ? n : n_old - first;
+    w->d.n_taken = first >= n_taken ? 0 : end < n_taken ? n : n_taken - first;
+}
+
+/* One block of each of some texts, all of which is convolved. */
+static OrtStatus *answer_blocks(const operator_state *state, OrtKernelContext *context, const convolving *convolved,
+                                answering *texts, size_t n_texts, size_t scratch_per_head) {
+    size_t n_rows = 0;
+    if (n_texts == 0)
+        return NULL;
+    TRY(convolve_rows(state->api, context, state->convolution, convolved, n_texts));
+    for (size_t i = 0; i < n_texts; i++) {
+        set_block(&texts[i], convolved[i].first, convolved[i].end);
+        n_rows += texts[i].d.n_rows;
     }
-    memcpy(data[KEPT_SCORES], scores + n_taken * 2 * n_head, (n_rows - n_taken) * 2 * n_head * sizeof(float));
-    er_move_on(span, data[PLACE]);
-    return NULL;
+    const size_t n_head = texts->d.n_head, size = texts->d.size;
+    answering_all all = {texts, state->delta, scratch_per_head};
+    return run_jobs(state->api, context, n_rows * n_head * size * size < ALONE, answer_job, n_texts * n_head, &all);
+}
+
+static OrtStatus *compute_rows(const operator_state *state, OrtKernelContext *context, convolving *convolved,
+                               answering *texts, size_t n_texts, size_t scratch_per_head) {
+    for (size_t i = 0; i < n_texts; i++) {
+        const er_span *span = &texts[i].text->span;
+        convolving *c = &convolved[i];
+        for (c->first = 0; (c->end = end_of_block(span, c->first)) < er_n_rows(span); c->first = c->end)
+            TRY(answer_blocks(state, context, c, &texts[i], 1, scratch_per_head));
+    }
+    return answer_blocks(state, context, convolved, texts, n_texts, scratch_per_head);
+}
+
+/* What a layer keeps of the scores, after a call. */
+static void keep_scores(const answering *w) {
+    const size_t n_rows = er_n_rows(&w->text->span), n_taken = er_n_taken(&w->text->span), width = 2 * w->d.n_head;
+    memcpy(w->kept_scores, w->scores + n_taken * width, (n_rows - n_taken) * width * sizeof(float));
 }
 
 static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     const operator_state *state = kernel;
     const OrtApi *api = state->api;
     int64_t dims[N_INPUTS][4];
+    size_t n_texts = 0, capacity = 0;
     void *data[N_INPUTS], *out_data = NULL;
     for (size_t i = 0; i < N_INPUTS; i++)
         TRY(read_input(api, context, i, ranks[i], dims[i], &data[i]));
-    const int64_t n_new = dims[MIXED][1], n_head = dims[STATES][0], size = dims[STATES][2];
-    const int64_t channels = (2 * state->n_head_k + n_head) * size, n_taps = dims[WEIGHTS][0];
-    const bool fit =
-        n_head >= 1 && n_head <= 65536 && n_head % state->n_head_k == 0 && size >= ER_COLUMNS &&
-        size <= ER_MAX_STATE_SIZE && size % ER_COLUMNS == 0 && dims[STATES][1] * ER_COLUMNS == size &&
-        dims[STATES][3] == ER_COLUMNS && dims[MIXED][0] == 1 && dims[MIXED][2] == channels && dims[Z][0] == 1 &&
-        dims[Z][1] == n_new && dims[Z][2] == n_head * size && dims[SCORES][0] == 1 && dims[SCORES][1] == n_new &&
-        dims[SCORES][2] == 2 * n_head && n_taps >= 1 && dims[WEIGHTS][1] == channels && dims[KEPT][1] == channels &&
-        dims[KEPT_SCORES][1] == 2 * n_head && dims[KEPT][0] == n_taps - 1 + dims[KEPT_SCORES][0] &&
-        dims[STEPS][0] == n_head && dims[RATES][0] == n_head && dims[NORM][0] == size && dims[PLACE][0] == 2 &&
-        dims[RUN][0] == 3;
-    if (!fit)
+    const int64_t n_new = dims[MIXED][1], n_head = dims[STEPS][0], size = dims[NORM][0], n_taps = dims[WEIGHTS][0];
+    const bool possible = n_head >= 1 && n_head <= 65536 && n_head % state->n_head_k == 0 && size >= ER_COLUMNS &&
+                          size <= ER_MAX_STATE_SIZE && size % ER_COLUMNS == 0;
+    const int64_t channels = possible ? (2 * state->n_head_k + n_head) * size : 0;
+    if (!possible || dims[MIXED][0] != 1 || dims[MIXED][2] != channels || dims[Z][0] != 1 || dims[Z][1] != n_new ||
+        dims[Z][2] != n_head * size || dims[SCORES][0] != 1 || dims[SCORES][1] != n_new ||
+        dims[SCORES][2] != 2 * n_head || n_taps < 1 || dims[WEIGHTS][1] != channels || dims[RATES][0] != n_head)
         return refuse(api, "edge_spec.DeltaRows: inputs have shapes that do not fit each other");
-    er_convolution c = {.x = data[MIXED], .kept = data[KEPT], .weights = data[WEIGHTS],
-                        .n_channels = (size_t)channels, .n_taps = (size_t)n_taps};
-    if (!er_read_span(data[PLACE], data[RUN], (size_t)n_new, (size_t)dims[KEPT_SCORES][0], &c.span))
-        return refuse(api, "edge_spec.DeltaRows: the layer is at another place of the text");
+    const char *wrong = read_run(data[RUN], dims[RUN][0], &n_texts, &capacity);
+    if (wrong != NULL)
+        return refuse(api, wrong);
+    const size_t heads = (size_t)n_head, width = heads * (size_t)size, n_channels = (size_t)channels;
+    const size_t n_kept = ((size_t)n_taps - 1 + capacity) * n_channels, n_kept_scores = capacity * 2 * heads;
     int64_t out_dims[3] = {1, n_new, n_head * size};
     OrtValue *out;
     TRY(api->KernelContext_GetOutput(context, 0, out_dims, 3, &out));
     TRY(api->GetTensorMutableData(out, &out_data));
-    answering w = {
-        .d = {.z = data[Z], .states = data[STATES], .out = out_data, .steps = data[STEPS], .rates = data[RATES],
-              .weights = data[NORM], .epsilon = state->epsilon, .n_head = (size_t)n_head,
-              .n_head_k = (size_t)state->n_head_k, .size = (size_t)size},
-        .variant = state->delta,
-    };
-    const size_t n_rows = er_n_rows(&c.span), rest = n_rows - er_n_taken(&c.span);
-    const size_t taken = er_n_taken(&c.span) < BLOCK_ROWS ? er_n_taken(&c.span) : BLOCK_ROWS;
-    const size_t most = taken > rest ? taken : rest;
-    w.scratch_per_head = er_delta_scratch(most, w.d.size);
-    const size_t n_scores = n_rows * 2 * w.d.n_head, n_convolved = most * c.n_channels;
-    /* All of it before anything is changed: a layer must not stop halfway. */
-    float *scratch = malloc(sizeof(float) * (n_scores + n_convolved + w.d.n_head * w.scratch_per_head));
-    if (scratch == NULL)
+    recurrent_text *texts = malloc((n_texts + 1) * (sizeof *texts + sizeof(convolving) + sizeof(answering)));
+    if (texts == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec.DeltaRows: out of memory");
-    w.scratch = scratch + n_scores + n_convolved;
-    gather_scores(&c.span, 2 * w.d.n_head, data[KEPT_SCORES], data[SCORES], scratch);
-    OrtStatus *status = compute_rows(state, context, &c, &w, data, scratch, scratch + n_scores);
+    convolving *convolved = (convolving *)(texts + n_texts);
+    answering *w = (answering *)(convolved + n_texts);
+    wrong = read_texts(data[RUN], (size_t)state->number, STATE_HEAD + n_kept + n_kept_scores + width * (size_t)size,
+                       (size_t)n_new, texts);
+    if (wrong != NULL) {
+        free(texts);
+        return refuse(api, wrong);
+    }
+    size_t most = 0, n_all = 0;
+    for (size_t i = 0; i < n_texts; i++) {
+        const size_t n = rows_of_blocks(&texts[i].span);
+        most = n > most ? n : most;
+        n_all += er_n_rows(&texts[i].span);
+    }
+    const size_t per_head = er_delta_scratch(most, (size_t)size);
+    const size_t per_text = most * n_channels + heads * per_head;
+    /* All of it before anything is changed: a layer must not stop halfway. */
+    float *scratch = malloc(sizeof(float) * (n_all * 2 * heads + n_texts * per_text + 1)), *at = scratch;
+    if (scratch == NULL) {
+        free(texts);
+        return api->CreateStatus(ORT_FAIL, "edge_spec.DeltaRows: out of memory");
+    }
+    for (size_t i = 0; i < n_texts; i++) {
+        const recurrent_text *text = &texts[i];
+        const size_t n_old = er_n_old(&text->span);
+        w[i] = (answering){
+            .d = {.states = text->state + n_kept + n_kept_scores, .steps = data[STEPS], .rates = data[RATES],
+                  .weights = data[NORM], .epsilon = state->epsilon, .n_head = heads,
+                  .n_head_k = (size_t)state->n_head_k, .size = (size_t)size},
+            .text = text, .kept_scores = text->state + n_kept, .rows = at, .scratch = at + most * n_channels,
+            .scores = at + per_text, .z = (float *)data[Z] + text->first * width,
+            .out = (float *)out_data + text->first * width};
+        convolved[i] = (convolving){
+            .c = {.x = (float *)data[MIXED] + text->first * n_channels, .kept = text->state, .weights = data[WEIGHTS],
+                  .n_channels = n_channels, .n_taps = (size_t)n_taps, .span = text->span},
+            .out = w[i].rows};
+        memcpy(w[i].scores, w[i].kept_scores, n_old * 2 * heads * sizeof(float));
+        memcpy(w[i].scores + n_old * 2 * heads, (float *)data[SCORES] + text->first * 2 * heads,
+               text->span.n_new * 2 * heads * sizeof(float));
+        at += per_text + er_n_rows(&text->span) * 2 * heads;
+    }
+    const size_t n = rows_of(texts, n_texts);
+    memset((float *)out_data + n * width, 0, ((size_t)n_new - n) * width * sizeof(float));
+    OrtStatus *status = compute_rows(state, context, convolved, w, n_texts, per_head);
+    for (size_t i = 0; status == NULL && i < n_texts; i++) {
+        keep_scores(&w[i]);
+        er_move_on(&texts[i].span, texts[i].place);
+    }
     free(scratch);
+    free(texts);
     return status;
 }
 
 static const char *ORT_CALL name(const OrtCustomOp *op) { (void)op; return "DeltaRows"; }
 static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) {
     (void)op;
-    return i == PLACE || i == RUN ? ORT_INT32 : ORT_FLOAT;
+    return i == RUN ? ORT_INT64 : ORT_FLOAT;
 }
 static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return N_INPUTS; }
 

@@ -30,9 +30,9 @@ static inline size_t er_n_old(const er_span *s) { return s->n_committed + s->n_p
 static inline size_t er_n_rows(const er_span *s) { return er_n_old(s) + s->n_new; }
 static inline size_t er_n_taken(const er_span *s) { return s->n_committed + s->n_read; }
 
-/* The rows of a call. place: the two numbers of a layer; run: how many tokens are committed before the new rows, and
- * n_pending and n_read. False if the layer keeps other rows, or has no room for `capacity` of them. */
-bool er_read_span(const int32_t place[2], const int32_t run[3], size_t n_new, size_t capacity, er_span *span);
+/* The rows of a call. place: the two numbers of a layer; run: how many tokens are committed before the new rows,
+ * n_pending, n_new and n_read. False if the layer keeps other rows, or has no room for `capacity` of them. */
+bool er_read_span(const int32_t place[2], const int64_t run[4], size_t capacity, er_span *span);
 
 /* Where the layer is after such a call. */
 void er_move_on(const er_span *span, int32_t place[2]);
