@@ -18,7 +18,7 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.training.acceptance import write
 from edge_spec.training.drafter.answers import divided, prepare, read_answers
 from edge_spec.training.drafter.exchanges import Exchange, exchanges_in
-from edge_spec.training.drafter.portions import portions_in, require_disk, write_portions
+from edge_spec.training.drafter.portions import Portion, portions_in, require_disk, write_portions
 from edge_spec.training.drafter.prompts import prompts_in
 from edge_spec.training.drafter.settings import MakeSettings
 from edge_spec.training.drafter.writing import AnswerWriter, Question, texts_of
@@ -157,6 +157,20 @@ def test_the_vocabulary_is_what_the_target_writes_most(portions: Path, tmp_path:
     assert most <= set(answers.kept.tolist())
     known = sum(n for token, n in written.items() if token in answers.kept)
     assert answers.coverage == pytest.approx(known / written.total())
+
+
+def test_a_head_that_learns_on_keeps_its_vocabulary(portions: Path, tmp_path: Path) -> None:
+    known = np.arange(3, 39, 4)
+    prepare(portions, tmp_path / "prepared", n_vocab=40, n_kept=20, known=known)
+    answers = read_answers(tmp_path / "prepared")
+    assert answers.kept.tolist() == known.tolist()
+    answered = np.concatenate([portion.tokens[_answers_of(portion)] for portion in portions_in(portions)])
+    assert answers.coverage == pytest.approx(np.isin(answered, known).mean())
+
+
+def _answers_of(portion: Portion) -> np.ndarray:
+    spans = zip(portion.lengths.tolist(), portion.prompts.tolist(), strict=True)
+    return np.concatenate([np.arange(length) >= n_prompt for length, n_prompt in spans])
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(

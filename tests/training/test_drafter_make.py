@@ -68,6 +68,7 @@ def maker(folder: Path, cache: Path, **values: Any) -> DrafterMaker:
         clock=values.pop("clock", Clock()),
         cache_dir=cache,
         say=values.pop("say", lambda line: None),
+        head=values.pop("head", None),
     )
 
 
@@ -275,6 +276,40 @@ def test_a_head_is_made_of_answers_that_are_there_or_of_its_own(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+def test_a_head_learns_on_from_answers_of_another_folder(
+    made: SimpleNamespace, tmp_path: Path, probe_cache: Path
+) -> None:
+    """Also where that was interrupted, and never from another head than it began with."""
+    settings = replace(TINY, kind="head", head_row=128, passes=1, answer_tokens=24)
+    write_texts(tmp_path / "texts")
+    maker(tmp_path, probe_cache, settings=settings).run()
+    head = inspect(tmp_path / "out" / "drafter.gguf")
+    asked = replace(settings, seed=2, vocabulary=1024)
+    found, stopped = [], []
+    for name, stops in (("whole", (1 << 30,)), ("cut", (24, 1 << 30))):
+        out = tmp_path / name
+        for steps in stops:
+            again = maker(
+                tmp_path, probe_cache, out=out, settings=asked, head=head, clock=Clock(1.0, now=ticking(steps))
+            )
+            try:
+                again.run()
+            except TimeIsUp as note:
+                stopped.append(str(note))
+        found.append((out / "drafter.gguf").read_bytes())
+    assert [note.split()[0] for note in stopped] == ["training"], stopped
+    assert found[0] == found[1] != head.path.read_bytes()
+    more = inspect(out / "drafter.gguf")
+    assert more.trimmed is not None
+    assert head.trimmed is not None
+    assert list(more.trimmed.ids.decode()) == list(head.trimmed.ids.decode())
+    assert f"It began with the weights of the head `{head.fingerprint}`" in (out / "README.md").read_text("utf-8")
+    with pytest.raises(SettingsError, match="begun with another head"):
+        maker(tmp_path, probe_cache, out=out, settings=asked)
+
+
+@pytest.mark.slow
 def test_answers_of_others_are_read_where_an_interrupted_run_stopped(
     made: SimpleNamespace, tmp_path: Path, probe_cache: Path
 ) -> None:
@@ -321,6 +356,10 @@ def test_the_command_says_what_is_missing(
     assert "holds no text" in said()
     assert "--width is 100" in said("--width", "100")
     assert "hidden states" in said("--kind", "head", "--engine", "llama")
+    assert "--continue is for heads; add --kind head" in said("--continue", "head.gguf")
+    draft = str(resolve_family("demo").draft)
+    write_texts(tmp_path / "texts")
+    assert "drafter-q4_0.gguf is no head for target-q4_0.gguf" in said("--kind", "head", "--continue", draft)
     assert "write 90s, 30m or 2h" in said("--time-limit", "soon")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert said() == 'edge-spec: error: PyTorch is not installed; run: pip install "torch>=2.6" "tokenizers>=0.21"\n'

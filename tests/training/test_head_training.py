@@ -18,7 +18,7 @@ from gguf.quants import dequantize  # noqa: E402
 
 from edge_spec.engines.onnx.kernels import available  # noqa: E402
 from edge_spec.engines.registry import engine  # noqa: E402
-from edge_spec.errors import SettingsError  # noqa: E402
+from edge_spec.errors import SettingsError, UnsupportedModel  # noqa: E402
 from edge_spec.models import inspect, resolve_family  # noqa: E402
 from edge_spec.speculation.tree import Tree  # noqa: E402
 from edge_spec.training.checkpoint import read_weights, save_weights  # noqa: E402
@@ -27,7 +27,7 @@ from edge_spec.training.drafter.answers import Answers  # noqa: E402
 from edge_spec.training.drafter.export import export_drafter  # noqa: E402
 from edge_spec.training.drafter.head_model import Head  # noqa: E402
 from edge_spec.training.drafter.head_objective import HeadLoss  # noqa: E402
-from edge_spec.training.drafter.heads import build_head, start_head, target_layers  # noqa: E402
+from edge_spec.training.drafter.heads import build_head, continue_head, require_head, start_head, target_layers  # noqa: E402
 from edge_spec.training.drafter.opened import opened_drafter, opened_with_hidden_rows  # noqa: E402
 from edge_spec.training.drafter.settings import MakeSettings  # noqa: E402
 from edge_spec.training.quantize import fake_q4_0  # noqa: E402
@@ -284,6 +284,29 @@ def test_the_file_of_a_head_has_its_weights_and_none_of_the_targets(of_demo: tup
     assert file.trimmed is not None
     assert file.trimmed.teacher == TARGET.fingerprint
     assert list(file.trimmed.ids.decode()) == KEPT.tolist()
+
+
+def test_a_head_that_learns_nothing_more_is_written_as_it_was(of_demo: tuple[Head, Path], tmp_path: Path) -> None:
+    _, path = of_demo
+    again = build_head(TARGET, KEPT)
+    continue_head(inspect(path), again)
+    save_weights(tmp_path / "weights.npz", again)
+    export_drafter(tmp_path / "weights.npz", KEPT, TARGET, tmp_path / "head.gguf")
+    assert (tmp_path / "head.gguf").read_bytes() == path.read_bytes()
+
+
+def test_only_a_head_for_the_target_can_learn_on(of_demo: tuple[Head, Path]) -> None:
+    head, model = inspect(of_demo[1]), inspect(resolve_family("demo").draft)
+    require_head(head, TARGET)
+    for file, target in ((head, model), (model, TARGET)):
+        with pytest.raises(UnsupportedModel) as caught:
+            require_head(file, target)
+        assert str(caught.value) == (
+            f"{file.path.name} is no head for {target.path.name}; give a file that `edge-spec drafter make --kind "
+            "head` made for this model, or begin without one"
+        )
+    with pytest.raises(UnsupportedModel, match="does not fit this model"):
+        continue_head(head, random_head())
 
 
 @pytest.mark.skipif(available() is not None, reason="the kernels were not built")

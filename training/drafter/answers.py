@@ -32,8 +32,12 @@ Texts = npt.NDArray[np.int64]
 """Numbers of texts."""
 
 
-def choose_tokens(portions: Iterable[Portion], n_vocab: int, n_kept: int) -> tuple[npt.NDArray[np.int64], float]:
+def choose_tokens(
+    portions: Iterable[Portion], n_vocab: int, n_kept: int, known: npt.NDArray[np.int64] | None = None
+) -> tuple[npt.NDArray[np.int64], float]:
     """Return the tokens that a target writes most, ascending, and the share of its answers' tokens that are among them.
+
+    If ``known`` is given, these are returned, with their share.
 
     What it might have written in a place counts by its chance: a sum of chances is closer to the target's own
     frequencies than a count of what was drawn. What others wrote in its place does not count.
@@ -48,7 +52,7 @@ def choose_tokens(portions: Iterable[Portion], n_vocab: int, n_kept: int) -> tup
         weight += np.bincount(portion.likeliest.ravel(), weights=chances, minlength=n_vocab)
     weight += written
     # The lowest ids first among equals: in most vocabularies these are the most frequent.
-    kept = np.sort(np.argsort(-weight, kind="stable")[:n_kept])
+    kept = np.sort(np.argsort(-weight, kind="stable")[:n_kept]) if known is None else known
     return kept, float(written[kept].sum() / max(1.0, written.sum()))
 
 
@@ -84,12 +88,18 @@ class Answers:
     coverage: float
 
 
-def prepare(portions: Path, folder: Path, *, n_vocab: int, n_kept: int) -> None:
-    """Write what is trained on; nothing if it is there already."""
+def prepare(
+    portions: Path, folder: Path, *, n_vocab: int, n_kept: int, known: npt.NDArray[np.int64] | None = None
+) -> None:
+    """Write what is trained on; nothing if it is there already.
+
+    Args:
+        known: the target's tokens that a head knows which learns on; its vocabulary stays.
+    """
     if (folder / _SUMMARY).is_file():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    chosen, coverage = choose_tokens(portions_in(portions), n_vocab, n_kept)
+    chosen, coverage = choose_tokens(portions_in(portions), n_vocab, n_kept, known)
     kept = KeptTokens(chosen, n_vocab)
     n = sum(len(portion.logs) for portion in portions_in(portions))
     shape = (n, N_LIKELIEST + 1)

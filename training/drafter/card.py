@@ -72,9 +72,11 @@ def _read(data: Mapping[str, Any]) -> str:
 
 def _how_it_began(results: Mapping[str, Any]) -> str:
     if results["settings"]["kind"] == HEAD:
+        before = results["drafter"]["continued"]
+        start = f"the weights of the head `{before}`" if before else "random weights"
         return (
-            "It began with random weights. None of the target's are in its file: rows of embeddings and output are "
-            "copied when it is loaded."
+            f"It began with {start}. None of the target's are in its file: rows of embeddings and output are copied "
+            "when it is loaded."
         )
     if results["drafter"]["inherited"]:
         return "It began with the main directions of the target's embedding."

@@ -17,7 +17,7 @@ from edge_spec.cli.help import Count, Verb, list_verbs, option
 from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
 from edge_spec.engines.registry import AUTO, engine_names
-from edge_spec.training.drafter.settings import KINDS, MakeSettings
+from edge_spec.training.drafter.settings import HEAD, KINDS, MakeSettings
 
 if TYPE_CHECKING:
     from edge_spec.training.clock import Clock
@@ -80,6 +80,14 @@ def command(context: click.Context) -> None:
     default=MakeSettings.kind,
     help="A small model, or a head on MODEL's hidden states, which needs edge-spec's own kernels.",
 )
+@option(
+    "Files",
+    "--continue",
+    "head",
+    type=click.Path(),
+    metavar="HEAD",
+    help="Let a head that was made for MODEL learn on, with the vocabulary that it has.",
+)
 @_size("tokens", "Tokens that the model writes.")
 @_size("read_answers", "Tokens of others' answers, in the texts, that it reads besides.", of=click.IntRange(min=0))
 @_size("passes", "How often its answers are read.", of=float, metavar="X")
@@ -112,6 +120,7 @@ def make(
     texts: str,
     out: str,
     install: bool | None,
+    head: str | None,
     time_limit: float | None,
     cache_dir: str | None,
     **values: Any,
@@ -136,6 +145,8 @@ def make(
 
     engine, device, threads, _ = (values.pop(name) for name in ("engine", "device", "threads", "model_dir"))
     settings = MakeSettings(**values)
+    if head is not None and settings.kind != HEAD:
+        raise click.ClickException("--continue is for heads; add --kind head")
     target = inspect(resolve(model))
     if target.trimmed is not None:
         raise UnsupportedModel(f"{target.path.name} is a drafter itself", hint="give the model that it drafts for")
@@ -162,6 +173,7 @@ def make(
         clock=clock,
         cache_dir=cache_folder(cache_dir),
         say=lambda line: echo(f"edge-spec: {in_options(line)}", err=True),
+        head=None if head is None else inspect(head),
     )
     try:
         with _stopped_by_interrupt(clock):

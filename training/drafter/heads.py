@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import ModelFile, read_header
+from edge_spec.models.heads import reads
 from edge_spec.training.drafter.target_rows import EMBEDDING, OUTPUT, rows_of
 from edge_spec.training.settings import HeadShape
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from edge_spec.training.drafter.head_model import Head
     from edge_spec.training.drafter.head_objective import HeadLoss
 
-__all__ = ["build_head", "head_shape", "start_head", "target_layers"]
+__all__ = ["build_head", "continue_head", "head_shape", "require_head", "start_head", "target_layers"]
 
 _BLOCK = 32
 _LEAST_LAYERS = 4
@@ -102,3 +103,34 @@ def start_head(objective: HeadLoss, model: Head) -> None:
         outputs, learned, _, _ = objective.read(model, rows)
         logits = outputs[0][learned][:_START_PLACES] @ model.output.T
         model.output_norm.weight.fill_(1 / float(logits.std().clamp(min=1e-6)))
+
+
+def require_head(file: ModelFile, target: ModelFile) -> None:
+    """Refuse to continue with a file that is no head for a target.
+
+    Raises:
+        UnsupportedModel: it is none.
+    """
+    if not reads(file, target):
+        raise UnsupportedModel(
+            f"{file.path.name} is no head for {target.path.name}",
+            hint="give a file that `edge-spec drafter make --kind head` made for this model, or begin without one",
+        )
+
+
+def continue_head(file: ModelFile, model: Head) -> None:
+    """Give a head the weights of a file, as they are after the rounding to 4 bits.
+
+    Raises:
+        UnsupportedModel: the file holds another kind of head.
+    """
+    import torch
+
+    for name, weight in model.named_weights().items():
+        rows = rows_of(file, name)
+        if rows is None or rows.size != weight.numel():
+            raise UnsupportedModel(
+                f"{name} of {file.path.name} does not fit this model", hint="begin without this head"
+            )
+        with torch.no_grad():
+            weight.copy_(torch.from_numpy(rows).view_as(weight))

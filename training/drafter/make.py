@@ -14,7 +14,7 @@ from typing import Any
 from edge_spec.engines.base import Engine, HiddenRows
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.models import ModelFile, inspect, made_drafter_folder
+from edge_spec.models import ModelFile, inspect, kept_tokens, made_drafter_folder
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.tokens.tokenizer import Tokenizer
 from edge_spec.training.checkpoint import whole_file
@@ -23,7 +23,7 @@ from edge_spec.training.drafter.answers import prepare, read_answers
 from edge_spec.training.drafter.card import card_of
 from edge_spec.training.drafter.exchanges import exchanges_in
 from edge_spec.training.drafter.export import export_drafter
-from edge_spec.training.drafter.heads import target_layers
+from edge_spec.training.drafter.heads import require_head, target_layers
 from edge_spec.training.drafter.hidden import hidden_bytes, write_hidden
 from edge_spec.training.drafter.measure import measure
 from edge_spec.training.drafter.opened import opened, opened_with_hidden_rows, require_hidden_rows
@@ -56,10 +56,11 @@ class DrafterMaker:
         device: PyTorch's, to train on.
         cache_dir: where transcribed models are kept; None for nowhere.
         say: is given lines that report progress.
+        head: that learns on, with the vocabulary that it has; None to begin a new one.
 
     Raises:
         SettingsError: ``out`` was begun for another target or with other settings.
-        UnsupportedModel: the target cannot have a head, which is asked for.
+        UnsupportedModel: the target cannot have a head, which is asked for, or ``head`` is none for it.
     """
 
     target: ModelFile
@@ -71,11 +72,12 @@ class DrafterMaker:
     clock: Clock
     cache_dir: Path | None
     say: Callable[[str], None]
+    head: ModelFile | None = None
 
     def __post_init__(self) -> None:
-        asked = {"target": self.target.fingerprint, **self.settings.as_json()}
+        asked = {"target": self.target.fingerprint, "head": self._continued, **self.settings.as_json()}
         path = self.out / "settings.json"
-        begun = {**MakeSettings().as_json(), **_read_json(path)} if path.is_file() else {}
+        begun = {"head": "", **MakeSettings().as_json(), **_read_json(path)} if path.is_file() else {}
         different = sorted(name for name, value in begun.items() if asked.get(name) != value)
         if not self._is_prepared:
             different = [name for name in different if name in _ASKED_WITH]
@@ -87,6 +89,8 @@ class DrafterMaker:
         if self._is_head:
             require_hidden_rows(self.target, self.on)
             target_layers(self.target)
+        if self.head is not None:
+            require_head(self.head, self.target)
         _write_json(path, asked)
 
     def run(self) -> dict[str, Any]:
@@ -122,6 +126,11 @@ class DrafterMaker:
     @property
     def _is_head(self) -> bool:
         return self.settings.kind == HEAD
+
+    @property
+    def _continued(self) -> str:
+        """The fingerprint of the head that learns on; empty where a new one begins."""
+        return "" if self.head is None else self.head.fingerprint
 
     @property
     def _hidden_bytes(self) -> int:
@@ -210,8 +219,10 @@ class DrafterMaker:
     def _prepare(self) -> None:
         """Choose the vocabulary, and write what is trained on."""
         n_vocab = self.target.n_vocab
-        n_kept = self.settings.shape(n_vocab).n_vocab - 1
-        prepare(self.out / "answers", self.out / "prepared", n_vocab=n_vocab, n_kept=n_kept)
+        listed = None if self.head is None else kept_tokens(self.target, self.head)
+        known = None if listed is None else listed.ids
+        n_kept = self.settings.shape(n_vocab).n_vocab - 1 if known is None else len(known)
+        prepare(self.out / "answers", self.out / "prepared", n_vocab=n_vocab, n_kept=n_kept, known=known)
         coverage = _read_json(self.out / "prepared" / "prepared.json")["coverage"]
         self.say(f"vocabulary: {n_kept:,} of {n_vocab:,} tokens, {coverage:.1%} of the answers")
 
@@ -242,6 +253,7 @@ class DrafterMaker:
             device=self.device,
             clock=self.clock,
             say=self.say,
+            head=self.head,
         )
         inherited = False
         if self._is_head:
@@ -287,6 +299,7 @@ class DrafterMaker:
                 "n_params": draft.n_params,
                 "file_bytes": draft.path.stat().st_size,
                 "n_kept": draft.n_vocab - 1,
+                "continued": self._continued,
                 **({"target_layers": target_layers(target)} if self._is_head else {}),
                 **_read_json(self.out / "training" / "start.json"),
             },

@@ -15,6 +15,8 @@ MODEL, HEAD = KINDS = ("model", "head")
 
 _STEP_TOKENS = 8192
 _BLOCK = 32
+_SMALLER = 4
+"""How many times smaller the learning rate is where a head learns on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +100,18 @@ class MakeSettings:
             n_ctx=self.row,
         )
 
-    def training(self, n_tokens: int) -> Training:
-        """Return the training on answers that have so many tokens with their prompts."""
+    def training(self, n_tokens: int, *, continued: bool = False) -> Training:
+        """Return the training on answers that have so many tokens with their prompts.
+
+        Args:
+            continued: of weights that have been trained before, which large steps would undo.
+        """
         steps = max(1, round(self.passes * n_tokens / self.step_tokens))
         return Training(
             tokens=steps * self.step_tokens,
             step_tokens=self.step_tokens,
             micro_tokens=self.step_tokens,
-            learning_rate=self.learning_rate,
+            learning_rate=self.learning_rate / (_SMALLER if continued else 1),
             warmup=min(50, -(-steps // 10)),
         )
 

@@ -16,7 +16,7 @@ from edge_spec.training.distill import inherit_embedding
 from edge_spec.training.drafter.answers import Answers, divided
 from edge_spec.training.drafter.head_model import Head
 from edge_spec.training.drafter.head_objective import HeadLoss
-from edge_spec.training.drafter.heads import build_head, start_head
+from edge_spec.training.drafter.heads import build_head, continue_head, start_head
 from edge_spec.training.drafter.hidden import StoredRows
 from edge_spec.training.drafter.objective import AnswerLoss
 from edge_spec.training.drafter.rows import packed, packed_whole
@@ -42,6 +42,7 @@ class DrafterTraining:
         device: PyTorch's name of what trains.
         clock: says when to save and stop.
         say: called with each line about its progress.
+        head: which a head begins with; None for one that has learned nothing.
     """
 
     target: ModelFile
@@ -51,12 +52,13 @@ class DrafterTraining:
     device: str
     clock: Clock
     say: Callable[[str], None]
+    head: ModelFile | None = None
 
     def common(self) -> dict[str, Any]:
         """Arguments of ``Trainer`` that do not depend on the kind."""
         return {
             "folder": self.folder,
-            "training": self.settings.training(len(self.answers.tokens)),
+            "training": self.settings.training(len(self.answers.tokens), continued=self.head is not None),
             "seed": self.settings.seed,
             "device": self.device,
             "clock": self.clock,
@@ -111,7 +113,7 @@ def head_trainer(of: DrafterTraining, portions: Path) -> Trainer[Head]:
     )
     return Trainer(
         build=lambda: build_head(target, answers.kept),
-        start=partial(start_head, objective),
+        start=partial(start_head, objective) if of.head is None else partial(continue_head, of.head),
         objective=objective,
         judge=objective,
         valid=packed_whole(answers.begins, valid, row)[:_VALID_ROWS],
