@@ -5,10 +5,12 @@
 ``peers/build.py`` builds llama-server from the source package that edge-spec depends on. Each server runs in a process
 of its own, one after the other: ours as it comes, ours with plain decoding (``--speculation off``), llama.cpp's with 16
 slots and one or two threads (the better one counts). The load comes from this process, over connections that stay
-open; replies are not streamed, and tokens are counted by ``usage``. It is the same for all: completions of different
-short prompts, of so many tokens, whatever they are. A round sends all requests at once and ends with the last reply;
-the first round is not counted. Printed are medians over the rounds. For ours the share of the time that prompts take
-is printed as well, by ``/metrics``.
+open; replies are streamed only with ``--streams``, and tokens are counted by ``usage``. It is the same for all:
+completions of different short prompts, of so many tokens, whatever they are. A round sends all requests at once and
+ends with the last reply; the first round is not counted. Printed are medians over the rounds. For ours the share of
+the time that prompts take is printed as well, by ``/metrics``, and how much of the bound is reached once they are read:
+of as many rows of one text per decode as there are requests, whose time is measured here before the server starts and
+after it has ended.
 
 With ``--first`` it is something else: seconds until a short request has its first token (a reply of one token), alone,
 and while another client's answer of 500 tokens is being written and a third one's prompt of 1,500 tokens is read.
@@ -28,10 +30,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+from several_texts import Decodes
+
+import edge_spec
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.models import resolve
+from edge_spec.speculation.pool import PooledModel
 
 _PORT = 18973
 _SLOTS = 16
@@ -45,10 +51,13 @@ class Connection:
         self._port = port
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._is_over = False
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         """Return what a server answers."""
-        if self._reader is None or self._writer is None:
+        if self._reader is None or self._writer is None or self._is_over:
+            self.close()
+            self._is_over = False
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         content = json.dumps(body).encode() if body is not None else b""
         method = "POST" if body is not None else "GET"
@@ -60,6 +69,7 @@ class Connection:
             name, _, value = line.decode().lower().partition(":")
             length = int(value) if name == "content-length" else length
             is_chunked |= name == "transfer-encoding" and "chunked" in value
+            self._is_over |= name == "connection" and "close" in value
         found = await self._chunks(self._reader) if is_chunked else await self._reader.readexactly(length)
         if b" 200 " not in status:
             raise SystemExit(f"{path}: {status.decode().strip()}: {found[:300].decode(errors='replace')}")
@@ -122,12 +132,29 @@ def _body(number: int, n_tokens: int, temperature: float, prompt: str = "") -> d
     return asked | {"top_k": 40, "top_p": 0.95, "min_p": 0.05, "dry_multiplier": 0.0, "repeat_penalty": 1.0}
 
 
-async def _together(server: Server, n: int, asked: argparse.Namespace, temperature: float) -> tuple[float, float]:
-    """Return tokens per second of requests at once, and the share of the time that prompts took."""
+class Speed(NamedTuple):
+    """What requests at once brought: tokens per second, the share of the time that prompts took, and tokens per second
+    once they were read."""
+
+    speed: float
+    reading: float
+    written: float
+
+
+def _n_tokens(reply: bytes) -> int:
+    """Return how many tokens a reply has, streamed or not."""
+    if not reply.startswith(b"data:"):
+        return int(json.loads(reply)["usage"]["completion_tokens"])
+    chunks = [json.loads(line[5:]) for line in reply.splitlines() if line.startswith(b"data: {")]
+    return int(next(chunk["usage"]["completion_tokens"] for chunk in reversed(chunks) if chunk.get("usage")))
+
+
+async def _together(server: Server, n: int, asked: argparse.Namespace, temperature: float) -> Speed:
     connections = [Connection(_PORT) for _ in range(n)]
-    speeds, shares = [], []
+    found = []
+    streams = {"stream": True, "stream_options": {"include_usage": True}} if asked.streams else {}
     for round_number in range(asked.rounds + 1):
-        bodies = [_body(round_number * 1000 + number, asked.tokens, temperature) for number in range(n)]
+        bodies = [_body(round_number * 1000 + number, asked.tokens, temperature) | streams for number in range(n)]
         before = await server.prompt_seconds(connections[0])
         begun = time.perf_counter()
         replies = await asyncio.gather(
@@ -135,15 +162,25 @@ async def _together(server: Server, n: int, asked: argparse.Namespace, temperatu
         )
         spent = time.perf_counter() - begun
         reading = await server.prompt_seconds(connections[0]) - before
-        n_tokens = sum(json.loads(reply)["usage"]["completion_tokens"] for reply in replies)
+        n_tokens = sum(map(_n_tokens, replies))
         if n_tokens != n * asked.tokens:
             raise SystemExit(f"{server.name} wrote {n_tokens} tokens, not {n * asked.tokens}")
         if round_number:
-            speeds.append(n_tokens / spent)
-            shares.append(reading / spent)
+            found.append((n_tokens / spent, reading / spent, n_tokens / (spent - reading)))
     for connection in connections:
         connection.close()
-    return median(speeds), median(shares)
+    return Speed(*map(median, zip(*found, strict=True)))
+
+
+def _bounds(sizes: list[int], asked: argparse.Namespace) -> list[float]:
+    """Return the seconds of a decode of so many rows of one text, halfway through a reply."""
+    with edge_spec.load(asked.model, engine="onnx", speculation="off", n_ctx=2048) as model:
+        target = model.followed["target"].model
+        assert isinstance(target, PooledModel)
+        decodes = Decodes(model, target, 20 + asked.tokens // 2)
+        seconds = [median(decodes.seconds(n) for _ in range(3)) for n in sizes]
+        decodes.close()
+    return seconds
 
 
 async def _first(server: Server, asked: argparse.Namespace) -> tuple[float, float]:
@@ -201,6 +238,7 @@ def main() -> None:
     parser.add_argument("--temperatures", default="0,0.8")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", action="store_true", help="measure the first token of a short request")
+    parser.add_argument("--streams", action="store_true", help="let replies be streamed")
     parser.add_argument("--plain", action="store_true", help="ours with plain decoding only")
     parser.add_argument("--only", default="", help="only servers whose names hold this")
     parser.add_argument("--draft", nargs="*", default=[], help="further options of our server")
@@ -211,17 +249,25 @@ def main() -> None:
     if asked.first:
         print(f"{'server':24} {'alone, s':>9} {'beside, s':>9}")
     else:
-        print(f"{'server':24} {'temperature':>11} " + " ".join(f"{n:>6} (read)" for n in sizes))
+        print(f"{'server':24} {'temperature':>11} " + " ".join(f"{n:>6} (read, bound)" for n in sizes))
     for server in _servers(asked):
+        lines: list[tuple[float, list[Speed]]] = []
+        before = _bounds(sizes, asked) if server.metrics and not asked.first else []
         with server:
             if asked.first:
                 alone, beside = asyncio.run(_first(server, asked))
                 print(f"{server.name:24} {alone:9.3f} {beside:9.3f}", flush=True)
                 continue
             for temperature in map(float, asked.temperatures.split(",")):
-                found = [asyncio.run(_together(server, n, asked, temperature)) for n in sizes]
-                told = " ".join(f"{speed:6.0f} ({share:4.2f})" for speed, share in found)
-                print(f"{server.name:24} {temperature:11.1f} {told}", flush=True)
+                lines.append((temperature, [asyncio.run(_together(server, n, asked, temperature)) for n in sizes]))
+        after = _bounds(sizes, asked) if before else []
+        seconds = [(one + other) / 2 for one, other in zip(before, after, strict=True)] or [0.0] * len(sizes)
+        for temperature, found in lines:
+            told = " ".join(
+                f"{each.speed:6.0f} ({each.reading:4.2f}, {each.written * decode_s / n:5.2f})"
+                for n, each, decode_s in zip(sizes, found, seconds, strict=True)
+            )
+            print(f"{server.name:24} {temperature:11.1f} {told}", flush=True)
 
 
 if __name__ == "__main__":

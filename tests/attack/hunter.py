@@ -4,6 +4,7 @@ Stories are drawn by number (``stories.py``), so a hunt is resumed with ``--firs
 process. What differs from plain decoding is made as small as still differs, and printed as the command that shows it.
 
     python tests/attack/hunter.py --seconds 3600
+    python tests/attack/hunter.py --seconds 3600 --company
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from forked import forked
 from hunted_models import HuntedModels
 from playing import Played, play
-from stories import story
+from stories import company, story
 
 __all__ = ["hunt", "minimized"]
 
-_SECONDS = 120.0
+_SECONDS = 600.0
 
 Story = Mapping[str, Any]
 
@@ -62,6 +63,9 @@ def _smaller(told: Story) -> Iterator[Story]:
     for changed in ({"limits": None}, {"tight": False}, {"mode": "ngram"}, {"mode": "seer"}, {"mode": "off"}):
         if any(told[name] != value for name, value in changed.items()):
             yield {**told, **changed}
+    for name in ("system", "texts"):
+        if told.get(name):
+            yield {**told, name: None}
     if "draft_engine" in told:
         yield {name: value for name, value in told.items() if name != "draft_engine"}
     for name, value in told["load"].items():
@@ -80,7 +84,7 @@ def _smaller(told: Story) -> Iterator[Story]:
 
 
 def _less(ask: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for name in ("leave", "drops", "threads", "events"):
+    for name in ("leave", "drops", "stays", "raises", "threads", "events"):
         if ask.get(name):
             yield {other: value for other, value in ask.items() if other != name}
     if ask.get("n", 0) > 1:
@@ -116,13 +120,20 @@ def minimized(told: Story, folder: Path, seconds: float) -> Story:
 
 
 def hunt(
-    numbers: range, seconds: float, tell: Callable[[str], object], folder: Path, *, minimizing_s: float = 90.0
+    numbers: range,
+    seconds: float,
+    tell: Callable[[str], object],
+    folder: Path,
+    *,
+    minimizing_s: float = 90.0,
+    draw: Callable[[int], Story] = story,
 ) -> tuple[Counter[str], int]:
     """Play stories until the time is over.
 
     Args:
         tell: called with each difference, and with the command that shows it.
         folder: for models, caches and conversations.
+        draw: returns the story of a number.
 
     Returns:
         Comparisons by kind, and the number of the first story that was left.
@@ -134,7 +145,7 @@ def hunt(
     for number in numbers:
         if time.monotonic() > until:
             return counts, number
-        told = story(number)
+        told = draw(number)
         played = _played(told, folder)
         counts.update(played.counts)
         if played.finds:
@@ -151,6 +162,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first story")
     parser.add_argument("--stories", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--company", action="store_true", help="17 and more texts side by side in every story")
     parser.add_argument("--story", help="play this one, as a difference was printed")
     parser.add_argument("--minimize", type=float, default=90.0, help="seconds to make a difference smaller")
     parser.add_argument("--folder", type=Path, help="keep models and caches here for the next hunt")
@@ -164,7 +176,12 @@ def main() -> int:
             return int(bool(played.finds))
         numbers = range(given.first, given.first + given.stories)
         counts, left = hunt(
-            numbers, given.seconds, lambda line: print(line, flush=True), folder, minimizing_s=given.minimize
+            numbers,
+            given.seconds,
+            lambda line: print(line, flush=True),
+            folder,
+            minimizing_s=given.minimize,
+            draw=company if given.company else story,
         )
     for kind, n in sorted(counts.items()):
         print(f"{n:8} {kind}")

@@ -26,6 +26,7 @@ from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.modes import DraftModels
+from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.tree import EMPTY
 
 __all__ = ["Played", "play"]
@@ -44,6 +45,10 @@ class Played:
 
     counts: Counter[str] = field(default_factory=Counter)
     finds: list[str] = field(default_factory=list)
+
+
+class Planted(Exception):
+    """What a reader raises."""
 
 
 @dataclass
@@ -74,8 +79,8 @@ class Outcome:
         return cls([], "", "error", type(error).__name__)
 
     def difference(self, found: Outcome) -> str:
-        """Return in what another one differs; one that was cancelled is a beginning."""
-        if found.reason == "cancelled":
+        """Return in what another one differs; one that was cancelled, or whose reader raised, is a beginning."""
+        if found.reason == "cancelled" or found.error == Planted.__name__:
             n = len(found.tokens)
             is_same = found.tokens == self.tokens[:n] and self.text.startswith(found.text)
             return "" if is_same else f"tokens {found.tokens[-5:]} at {n} in place of {self.tokens[n - 5 : n]}"
@@ -171,10 +176,12 @@ class _Side:
     Attributes:
         chats, notices: of the conversations, by their numbers.
         left: those of which an answer was stopped and continued.
+        n_reading, n_staying: how many asks are being read, and how many of these wait until all others have been.
     """
 
-    def __init__(self, open_model: Callable[[], TextModel], folder: Path) -> None:
-        self._open, self._folder = open_model, folder
+    def __init__(self, open_model: Callable[[], TextModel], folder: Path, system: str = "") -> None:
+        self._open, self._folder, self._system = open_model, folder, system
+        self.n_reading = self.n_staying = 0
         self.model = open_model()
         self.chats: dict[int, ChatSession] = {}
         self.notices: dict[int, list[str]] = {}
@@ -183,7 +190,9 @@ class _Side:
     def chat(self, number: int) -> ChatSession:
         if number not in self.chats:
             self.notices[number] = []
-            self.chats[number] = self.model.chat(seed=number, on_notice=self.notices[number].append)
+            self.chats[number] = self.model.chat(
+                self._system or None, seed=number, on_notice=self.notices[number].append
+            )
         return self.chats[number]
 
     def begin(self, ask: Ask, **options: Any) -> Reply | None:
@@ -261,12 +270,13 @@ def _read(side: _Side, ask: Ask, *, may_drop: bool) -> Generator[None, None, lis
     if "prompts" in ask or "n" in ask:
         return (yield from _read_several(side, ask, leave, drops=drops))
     try:
-        reply = side.begin(ask)
+        reply = side.begin(ask, **({"on_progress": _raising(ask["raises"])} if "raises" in ask else {}))
     except EdgeSpecError as error:
         return [Outcome.refused(error)]
     if reply is None:
         return [_said(side, ask)]
-    error, events, n_pieces = None, [], 0
+    error: Exception | None = None
+    events, n_pieces = [], 0
     try:
         for batch in reply.event_batches() if ask.get("events") else reply:
             if ask.get("events"):
@@ -275,8 +285,12 @@ def _read(side: _Side, ask: Ask, *, may_drop: bool) -> Generator[None, None, lis
             yield
             if n_pieces == leave:
                 break
-    except EdgeSpecError as raised:
+    except (EdgeSpecError, Planted) as raised:
         error = raised
+    side.n_staying += ask.get("stays", False)
+    while ask.get("stays") and side.n_reading > side.n_staying:
+        yield
+    side.n_staying -= ask.get("stays", False)
     if n_pieces == leave and drops:
         n_written = len(reply.token_ids)
         del reply
@@ -294,6 +308,17 @@ def _read(side: _Side, ask: Ask, *, may_drop: bool) -> Generator[None, None, lis
     if reply.finish_reason == "cancelled":
         events = []
     return [Outcome.of(reply, error, events)]
+
+
+def _raising(n: int) -> Callable[[str, int, int], None]:
+    """Return what raises when it is called for the ``n``-th time."""
+    calls = count(1)
+
+    def on_progress(*_: object) -> None:
+        if next(calls) == n:
+            raise Planted
+
+    return on_progress
 
 
 def _is_cut(session: ChatSession) -> bool:
@@ -340,6 +365,7 @@ def _side_by_side(side: _Side, asks: Sequence[Ask], seed: int) -> list[list[Outc
     in_threads = any(ask.get("threads") for ask in asks)
     readings = {place: _read(side, ask, may_drop=not in_threads) for place, ask in enumerate(asks)}
     failed: list[BaseException] = []
+    side.n_reading = sum(not ask.get("threads") for ask in asks)
 
     def read(place: int) -> None:
         try:
@@ -361,6 +387,7 @@ def _side_by_side(side: _Side, asks: Sequence[Ask], seed: int) -> list[list[Outc
         except StopIteration as over:
             found[place] = over.value
             turns.remove(place)
+            side.n_reading -= 1
     for thread in threads:
         thread.join()
     if failed:
@@ -389,10 +416,16 @@ def play(story: Mapping[str, Any], hunted: Hunted, folder: Path) -> Played:
         )
         if story["tight"]:
             model.ledger.claim("test", "the rest", max(0, (model.ledger.left_bytes or 0) - 1000))
+        if story.get("texts"):
+            pool = pool_of(model.followed["target"].model)
+            assert pool is not None
+            more_bytes = (story["texts"] * model.n_ctx - pool.n_cells) * pool.cell_bytes
+            model.ledger.claim("test", "the rest", max(0, (model.ledger.left_bytes or 0) - max(0, more_bytes)))
         return model
 
-    plain = _Side(lambda: edge_spec.load(hunted.target, speculation="off", **{**common, **threads}), folder)
-    drafted = _Side(drafted_model, folder)
+    system = story.get("system", "")
+    plain = _Side(lambda: edge_spec.load(hunted.target, speculation="off", **{**common, **threads}), folder, system)
+    drafted = _Side(drafted_model, folder, system)
     played = Played()
     try:
         if drafted.model.identity != "bitwise":
@@ -469,7 +502,10 @@ def _kinds(story: Mapping[str, Any], ask: Ask, found: Outcome, drafted: _Side) -
     what = "chat" if "chat" in ask else "several" if "n" in ask or "prompts" in ask else "reply"
     kinds = ["all", f"engine {story['engine']}", f"mode {story['mode']}", f"asked {what}", f"model {story['model']}"]
     kinds += [f"sampler {name}" for name in options if name not in ("seed", "max_tokens", "raw", "attempt", "stop")]
-    kinds += [f"with {name}" for name in ("leave", "threads", "events") if ask.get(name)]
+    kinds += [f"with {name}" for name in ("leave", "drops", "stays", "raises", "threads", "events") if ask.get(name)]
+    kinds += [f"with cache {story['load']['kv_k']}"] if "kv_k" in story["load"] else []
+    kinds += [f"with cells for {story['texts']} texts"] if story.get("texts") else []
+    kinds += ["with a shared system prompt"] if story.get("system") and "chat" in ask else []
     kinds += ["with tight memory"] * story["tight"] + ["with another engine's drafter"] * ("draft_engine" in story)
     if any("context is full" in each for each in (*drafted.notices.get(ask.get("chat", -1), ()), *found.notices)):
         kinds.append("with overflow")

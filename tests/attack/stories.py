@@ -9,8 +9,13 @@ side. An ask is a dictionary, one of
 - ``chat``, the number of a conversation, with ``verb`` and, of some verbs, ``text``;
 - ``do``: ``save`` all conversations and load them again, ``reopen`` the model besides, or ``rest`` for memory's sake.
 
-``leave`` stops it after so many pieces; ``drops`` does so by forgetting it. What is stopped of a conversation is
-continued. ``threads`` in an ask: it is read in a thread of its own. ``events``: token by token.
+``leave`` stops it after so many pieces; ``drops`` does so by forgetting it, and with ``stays`` it is not read on before
+all others have been read. What is stopped of a conversation is continued. ``raises``: its reader raises when it is told
+that so many pieces of the prompt have been read. ``threads`` in an ask: it is read in a thread of its own. ``events``:
+token by token.
+
+Stories of ``company`` have 17 and more asks side by side, conversations with one ``system`` prompt among them, and
+cells for so many ``texts``.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from typing import Any
 from hunted_models import names
 from json_schemas import SCHEMAS
 
-__all__ = ["story"]
+__all__ = ["company", "story"]
 
 
 def _engines(name: str) -> tuple[str, ...]:
@@ -49,6 +54,8 @@ _GRAMMARS = (
     'root ::= "The " ("dog" | "cat") " is " [a-z]+ "."\n',
     'root ::= "(" root? ")" root?',
 )
+# Tokens of the hunter's own small models spell none of it.
+_DEAD_END = 'root ::= [a-z ]{0,3} "東"'
 
 
 def story(number: int) -> dict[str, Any]:
@@ -87,6 +94,44 @@ def story(number: int) -> dict[str, Any]:
     chats = not model.startswith("published")
     told["steps"] = [_step(chance, chats=chats) for _ in range(chance.choice((2, 4, 6, 9)))]
     return told
+
+
+def company(number: int) -> dict[str, Any]:
+    """Draw a story of many texts in company, on our engine, whose cells are a pool."""
+    chance = random.Random(f"company {number}")
+    model = chance.choice(("demo", "demo", "demo", "head", "trimmed", "llama", "gemma3", "phi3", "qwen3"))
+    loading: dict[str, Any] = {"n_ctx": chance.choice((100, 160, 160, 256, 400)), "n_threads": chance.choice((1, 1, 2))}
+    if chance.random() < 0.4:
+        loading |= {"kv_k": "f16", "kv_v": "f16"}
+    if chance.random() < 0.3:
+        loading["max_rows"] = chance.choice((3, 8, 32, 64))
+    steps = []
+    for _ in range(chance.choice((1, 2, 3))):
+        sessions = list(range(6))
+        asks = [_ask(chance, sessions, chats=True) for _ in range(chance.choice((17, 17, 20, 24)))]
+        for ask in asks:
+            is_single = "prompt" in ask and "n" not in ask
+            if is_single and chance.random() < 0.1:
+                ask["raises"] = chance.choice((1, 1, 2))
+            elif is_single and "leave" in ask and chance.random() < 0.5:
+                ask |= {"stays": True, "drops": False, "threads": False}
+            if is_single and chance.random() < 0.1:
+                ask["options"]["grammar"] = _DEAD_END
+        steps.append(asks)
+    modes = ("seer", *_MODES[1:]) if model not in ("demo", "head", "trimmed") else _MODES
+    return {
+        "model": model,
+        "engine": "onnx",
+        "mode": chance.choice(modes),
+        "load": loading,
+        "threads": chance.choice((1, 1, 2)),
+        "limits": chance.choice((None, chance.randrange(1 << 20))),
+        "tight": False,
+        "system": chance.choice(("", "You are a friend. " * 4, "You are a dog that can talk, and you like it. " * 3)),
+        "texts": chance.choice((None, 8, 8, 8, 4)),
+        "seed": chance.randrange(1 << 20),
+        "steps": steps,
+    }
 
 
 def _step(chance: random.Random, *, chats: bool) -> list[dict[str, Any]]:
