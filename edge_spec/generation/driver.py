@@ -108,7 +108,7 @@ class Driver:
     # --- for replies
 
     def next(
-        self, wanted: Sequence[Writing], reader: Reader, gives_up: Callable[[], bool]
+        self, wanted: Sequence[Writing], reader: Reader, gives_up: Callable[[], bool], *, drives: bool = True
     ) -> tuple[Writing, Outcome] | None:
         """Return what one of some replies has brought, after a round if nothing is there; None if it brought nothing.
 
@@ -116,6 +116,7 @@ class Driver:
             wanted: those that the caller reads, and that have not ended.
             reader: who reads them.
             gives_up: asked while it waits for a turn whether it need not wait any more.
+            drives: whether to do a round; else they wait for one.
 
         Raises:
             Closed: the model is closed. Cancelled: it gave up.
@@ -124,12 +125,28 @@ class Driver:
             ready, worked = _first_ready(wanted), True
             if ready is None:
                 self._join(wanted)
-                worked = self._round(wanted, reader)
+                worked = not drives or self._round(wanted, reader)
                 ready = _first_ready(wanted)
             if ready is not None:
                 return ready, ready.take()
-            others = [each for each in (*self._live, *self._waiting) if each not in wanted]
-            late = [each for each in others if each.is_cancelled]
+            late = self._late(wanted)
+        self._after_round(late, worked=worked)
+        return None
+
+    def advance(self, wanted: Sequence[Writing], reader: Reader, gives_up: Callable[[], bool]) -> None:
+        """Do a round for some replies, whose outcomes are taken later; see ``next``."""
+        with self.lock.turn(gives_up):
+            self._join(wanted)
+            # Of a reply that is the only one its reader may be gone before it takes what the round brings.
+            worked = self._round(wanted if len(wanted) > 1 else [*wanted, *wanted], reader)
+            late = self._late(wanted)
+        self._after_round(late, worked=worked)
+
+    def _late(self, wanted: Sequence[Writing]) -> list[Writing]:
+        """Return the replies that have to stop, and that the caller does not read."""
+        return [each for each in (*self._live, *self._waiting) if each.is_cancelled and each not in wanted]
+
+    def _after_round(self, late: Iterable[Writing], *, worked: bool) -> None:
         for writing in late:
             reply = writing.asking
             if reply is not None:
@@ -137,7 +154,6 @@ class Driver:
         if not worked:
             # Others have the models, and their readers are somewhere else.
             self.lock.wait()
-        return None
 
     def end(self, writing: Writing, reason: str) -> None:
         """End a reply where its reader is. Needs a turn, unless the model is closed."""

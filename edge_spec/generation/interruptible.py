@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -84,13 +86,19 @@ class Interruptible(Closing, Generic[Piece]):
 
     def next_piece(self, reader: Reader) -> Piece | None:
         """Write the next piece for a reader, once nobody else writes one; None at the end."""
+        with self.being_read(reader):
+            return self._next_piece()
+
+    @contextmanager
+    def being_read(self, reader: Reader) -> Iterator[None]:
+        """A context in which a reader has it, once nobody else has."""
         try:
             with self._advancing:
                 self.reader = reader
                 self._advances_in = threading.get_ident()
                 self._deadline.start()
                 try:
-                    return self._next_piece()
+                    yield
                 finally:
                     self._unread_since = monotonic()
                     self._advances_in = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,7 +22,7 @@ from edge_spec.generation.writer import OF_ONE_TEXT
 from edge_spec.options import require_whole
 from edge_spec.sampling import SamplerSettings
 
-__all__ = ["Asked", "Replies", "attempts"]
+__all__ = ["Asked", "Replies", "advance", "attempts"]
 
 _MOST_AT_ONCE = 64
 """So many replies are looked at in a round: more than any decode advances."""
@@ -170,6 +172,14 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
         return piece
 
     def _next_piece(self) -> tuple[int, str] | None:
+        return self._piece(drives=True)
+
+    def _ready_piece(self, reader: Reader) -> tuple[int, str] | None:
+        """Return the next piece, as far as there is one without a round."""
+        with self.being_read(reader):
+            return self._piece(drives=False)
+
+    def _piece(self, *, drives: bool) -> tuple[int, str] | None:
         while self._unfinished:
             # Text that was held back until one of them ended.
             for reply in islice(self._unfinished, _MOST_AT_ONCE):
@@ -177,7 +187,8 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
                     self._look_at(reply)
                     return reply.index, piece
             try:
-                self._advance()
+                if not self._advance(drives=drives):
+                    return None
             except Cancelled:
                 self._end_cancelled()
             except Closed:
@@ -189,7 +200,9 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
                 raise
         return None
 
-    def _advance(self) -> None:
+    def _advance(self, *, drives: bool) -> bool:
+        """Take what there is of a reply, after a round if nothing is; False if it takes a round and ``drives`` is not
+        set."""
         replies = {reply.writing: reply for reply in islice(self._unfinished, _MOST_AT_ONCE)}
         over = next((each for each in replies if each.is_over), None)
         found = (over, over.take()) if over is not None else None
@@ -201,8 +214,8 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
             for reply in cancelled:
                 reply.end("cancelled")
             if cancelled:
-                return
-            found = self._driver.next(list(replies), self.reader, lambda: self.is_cancelled)
+                return True
+            found = self._driver.next(list(replies), self.reader, lambda: self.is_cancelled, drives=drives)
         told = replies.values() if is_round or found is None else (replies[found[0]],)
         for reply in told:
             reply.tell()
@@ -216,6 +229,12 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
                 raise error
         if self._first is not None:
             self._end_losers()
+        return drives or found is not None
+
+    def do_round(self, groups: Sequence[Replies]) -> None:
+        """Do a round for this group and others."""
+        wanted = [reply.writing for group in groups for reply in islice(group._unfinished, _MOST_AT_ONCE)]
+        self._driver.advance(wanted, self.reader, lambda: all(group.is_cancelled for group in groups))
 
     def _look_at(self, reply: Reply) -> None:
         if reply.is_complete:
@@ -232,13 +251,26 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
             on_piece(index, piece)
         return self.texts
 
+    def ready_batches(self, reader: Reader) -> Iterator[tuple[int, list[TokenEvent]] | None]:
+        """The same pairs as ``event_batches``; None where the next one takes a round, see ``advance``."""
+        return self._batches(partial(self._ready_piece, reader))
+
     def event_batches(self) -> Iterator[tuple[int, list[TokenEvent]]]:
         """Writes all like iterating does: pairs of a reply's number and its next events, see ``Reply.events``; without
         events where that reply has ended."""
+        return (batch for batch in self._batches(partial(next, self, None)) if batch is not None)
+
+    def _batches(
+        self, next_piece: Callable[[], tuple[int, str] | None]
+    ) -> Iterator[tuple[int, list[TokenEvent]] | None]:
         for answer in self.answers:
             answer.tell_events()
         unfinished = [*self.answers]
-        for index, _ in self:
+        while (piece := next_piece()) is not None or self._unfinished:
+            if piece is None:
+                yield None
+                continue
+            index = piece[0]
             yield index, self.answers[index].take_events()
             for answer in [answer for answer in unfinished if answer.is_complete]:
                 unfinished.remove(answer)
@@ -280,6 +312,18 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
             if not answer.has_ended:
                 answer.end(reason)
                 answer.error = error
+
+
+def advance(groups: Sequence[Replies], reader: Reader) -> None:
+    """Do a round for groups of replies of one model that one thread reads, see ``Replies.ready_batches``.
+
+    Raises:
+        Cancelled: all of them were, before it was their turn. Closed: the model is closed.
+    """
+    with ExitStack() as reading:
+        for group in groups:
+            reading.enter_context(group.being_read(reader))
+        groups[0].do_round(groups)
 
 
 def _last_events(answer: Reply) -> Iterator[tuple[int, list[TokenEvent]]]:

@@ -42,7 +42,7 @@ class Service:
         at_once = settings.at_once or model.most_texts
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
-        self.threads = WritingThreads(self.queue, at_once)
+        self.threads = WritingThreads(self.queue)
         left = model.ledger.left_bytes
         n_bytes = _MOST_BYTES if left is None else min(_MOST_BYTES, max(_LEAST_BYTES, left // 2))
         self._claimed = n_bytes if left is None else min(n_bytes, left)

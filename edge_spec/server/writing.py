@@ -1,16 +1,18 @@
-"""Replies of a model for an event loop: each request is read in a thread, and a round advances all of them."""
+"""Replies of a model for an event loop: a thread reads what is written for all requests, and drives the rounds."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Self, TypeVar
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.replies import Replies
+from edge_spec.generation.reader import Reader
+from edge_spec.generation.replies import Replies, advance
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import Loan
 from edge_spec.server.errors import ApiError
@@ -45,6 +47,7 @@ class Work(AsyncIterator[Batch]):
     is given up.
 
     Args:
+        writer: writes it when it is its turn.
         kept: where the memory of what has been written and not read is claimed; it ends with the context.
         in_pieces: whether the reader wants each piece as it comes; else some at a time, which costs less.
 
@@ -56,13 +59,7 @@ class Work(AsyncIterator[Batch]):
     """
 
     def __init__(
-        self,
-        ticket: Ticket,
-        writer: ThreadPoolExecutor,
-        start: Callable[[], Replies],
-        kept: Loan,
-        *,
-        in_pieces: bool,
+        self, ticket: Ticket, writer: _Writer, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool
     ) -> None:
         self.replies: Replies | None = None
         self.kept = kept
@@ -70,10 +67,12 @@ class Work(AsyncIterator[Batch]):
         self._start = start
         self._most_held = 1 if in_pieces else _MOST_HELD
         self._writer = writer
-        self._loop = asyncio.get_running_loop()
+        self._ready: Iterator[Batch | None] = iter(())
+        self._held: list[Batch | None] = []
         self._batches: asyncio.Queue[Batch | None] = asyncio.Queue()
         self._error: BaseException | None = None
         self._begun = self._stopped = False
+        self._written = asyncio.Event()
         self._behind = 0
         self._ticket = ticket
         ticket.is_used = True
@@ -98,29 +97,60 @@ class Work(AsyncIterator[Batch]):
     async def _write(self) -> None:
         async with self._ticket:
             self._begun = True
+            self._writer.write(self)
             # The turn ends only after this: whoever comes next needs a model that has stopped.
-            await self._loop.run_in_executor(self._writer, self._write_here)
+            await self._written.wait()
 
-    def _write_here(self) -> None:
-        """Write them, in the thread for that."""
-        held: list[Batch | None] = []
+    # --- in the thread that writes
+
+    def begin(self, reader: Reader) -> None:
+        """Begin to write it."""
         try:
-            with self._start() as self.replies:
-                if self._stopped:
-                    self.replies.cancel()
-                for batch in self.replies.event_batches():
-                    self.kept.grow(_bytes_of(batch))
-                    held.append(batch)
-                    if len(held) >= self._most_held:
-                        # Waking the event loop for each token of each text would keep the decodes waiting.
-                        self._loop.call_soon_threadsafe(self._hand_over, held)
-                        held = []
+            self.replies = self._start()
+            self._ready = self.replies.ready_batches(reader)
+            if self._stopped:
+                self.replies.cancel()
         except BaseException as error:
             self._error = error
-        self._loop.call_soon_threadsafe(self._hand_over, [*held, None])
 
-    def _hand_over(self, batches: Sequence[Batch | None]) -> None:
+    def take_ready(self) -> bool:
+        """Take what there is without a round; whether it goes on."""
+        try:
+            while self._error is None and (batch := next(self._ready)) is not None:
+                self.kept.grow(_bytes_of(batch))
+                self._held.append(batch)
+        except StopIteration:
+            return False
+        except BaseException as error:
+            self._error = error
+        return self._error is None
+
+    def fail(self, error: BaseException) -> None:
+        """It cannot go on."""
+        self._error = error
+
+    def take_held(self, *, is_over: bool) -> list[Batch | None]:
+        """Return what is to be handed over now.
+
+        Args:
+            is_over: nothing more comes.
+        """
+        if is_over:
+            if self.replies is not None:
+                self.replies.close()
+            self._held.append(None)
+        elif len(self._held) < self._most_held:
+            return []
+        held, self._held = self._held, []
+        return held
+
+    # --- in the event loop
+
+    def hand_over(self, batches: Sequence[Batch | None]) -> None:
+        """Let the reader have what has been written; None at the end."""
         for batch in batches:
+            if batch is None:
+                self._written.set()
             if not self.given_up.is_set():
                 self._behind += _bytes_of(batch) if batch is not None else 0
                 self._batches.put_nowait(batch)
@@ -175,16 +205,74 @@ def _too_slow() -> ApiError:
     )
 
 
-class WritingThreads:
-    """The threads that read what a model writes, and another one in which requests are prepared.
+class _Writer:
+    """A thread that writes for all requests whose turn it is: what a round brings for each is taken, and handed to the
+    event loop together. A thread for each request would have to be woken for each of its tokens.
 
     Args:
-        at_once: how many requests are answered at a time.
+        loop: the event loop.
     """
 
-    def __init__(self, queue: WorkQueue, at_once: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asked: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="edge-spec-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, work: Work) -> None:
+        """Write some replies as well."""
+        self._asked.put(work)
+
+    def close(self) -> None:
+        """End the thread. Nothing may be written any more."""
+        self._asked.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        works, reader = list[Work](), Reader.here()
+        while True:
+            while not (works and self._asked.empty()):
+                # Nothing here may hold what has ended while this waits.
+                if not self._begin(works, reader):
+                    return
+            works = self._advance(works, reader)
+
+    def _begin(self, works: list[Work], reader: Reader) -> bool:
+        work = self._asked.get()
+        if work is not None:
+            work.begin(reader)
+            works.append(work)
+        return work is not None
+
+    def _advance(self, works: Sequence[Work], reader: Reader) -> list[Work]:
+        """Take what the last round has brought, and do another one; returns what goes on."""
+        going_on = [work for work in works if work.take_ready()]
+        held = [(work, work.take_held(is_over=work not in going_on)) for work in works]
+        if handed := [each for each in held if each[1]]:
+            self._loop.call_soon_threadsafe(_hand_over, handed)
+        try:
+            if going_on:
+                advance([work.replies for work in going_on if work.replies is not None], reader)
+        except Cancelled:
+            # What is not wanted any more ends when it is looked at.
+            pass
+        except BaseException as error:
+            for work in going_on:
+                work.fail(error)
+        return going_on
+
+
+def _hand_over(handed: Sequence[tuple[Work, Sequence[Batch | None]]]) -> None:
+    for work, batches in handed:
+        work.hand_over(batches)
+
+
+class WritingThreads:
+    """The thread that reads what a model writes, and another one in which requests are prepared."""
+
+    def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
-        self._writer = ThreadPoolExecutor(at_once, "edge-spec-writer")
+        self._writer: _Writer | None = None
         self._preparer = ThreadPoolExecutor(1, "edge-spec-preparer")
         self._preparing = LeavableCalls()
         self._works: set[Work] = set()
@@ -203,6 +291,7 @@ class WritingThreads:
 
     def begin(self, ticket: Ticket, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool) -> Work:
         """Let replies be written when it is their turn, see ``Work``."""
+        self._writer = self._writer or _Writer(asyncio.get_running_loop())
         work = Work(ticket, self._writer, start, kept, in_pieces=in_pieces)
         self._works.add(work)
         work.task.add_done_callback(lambda _: self._works.discard(work))
@@ -219,6 +308,7 @@ class WritingThreads:
         self.stop()
         if self._works:
             await asyncio.wait([work.task for work in self._works])
-        self._writer.shutdown()
+        if self._writer is not None:
+            self._writer.close()
         self._preparer.shutdown()
         self._preparing.close()

@@ -494,7 +494,8 @@ def _may_differ(story: Mapping[str, Any], ask: Ask, found: Outcome, drafted: _Si
     if ask.get("chat") in drafted.left and is_full:
         # What is continued makes room sooner than what is written on.
         return "continued in a full context"
-    return "no memory" if story["tight"] and found.error == "BudgetExceeded" else ""
+    is_tight = story["tight"] or story.get("texts")
+    return "no memory" if is_tight and found.error == "BudgetExceeded" else ""
 
 
 def _kinds(story: Mapping[str, Any], ask: Ask, found: Outcome, drafted: _Side) -> list[str]:

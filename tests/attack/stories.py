@@ -99,7 +99,7 @@ def story(number: int) -> dict[str, Any]:
 def company(number: int) -> dict[str, Any]:
     """Draw a story of many texts in company, on our engine, whose cells are a pool."""
     chance = random.Random(f"company {number}")
-    model = chance.choice(("demo", "demo", "demo", "head", "trimmed", "llama", "gemma3", "phi3", "qwen3"))
+    model = chance.choice(("demo", "demo", "demo", "head", "trimmed", "llama", "gemma3", "phi3"))
     loading: dict[str, Any] = {"n_ctx": chance.choice((100, 160, 160, 256, 400)), "n_threads": chance.choice((1, 1, 2))}
     if chance.random() < 0.4:
         loading |= {"kv_k": "f16", "kv_v": "f16"}
