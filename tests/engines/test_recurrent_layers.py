@@ -621,6 +621,60 @@ def test_several_replies_are_what_each_is_alone(hybrids: HybridFiles, tmp_path: 
     assert found == [reply.token_ids for reply in alone]
 
 
+@pytest.mark.parametrize("mode", ["off", "ngram", "auto"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_answers_to_one_prompt_read_it_once_and_are_what_each_is_alone(
+    hybrids: HybridFiles, tmp_path: Path, name: str, mode: str
+) -> None:
+    asked: dict[str, Any] = {"raw": True, "ignore_eos": True, "max_tokens": 40, "temperature": 1.0}
+    prompt = "In the beginning there was a prompt of some tokens, ab ab ab"
+    with edge_spec.load(
+        hybrids[name], engine="onnx", speculation=mode, n_ctx=160, n_threads=1, cache_dir=tmp_path
+    ) as model:
+        pool = model.followed["target"].model.pool
+        n_planned = pool.n_cells
+        replies = model.generate(prompt, n=5, seed=3, **asked)
+        replies.read()
+        found = [reply.token_ids for reply in replies.answers]
+        n_prompt = len(replies.answers[0].prompt)
+        assert model.rows["prompt"] < n_prompt
+        line = next(line for line in model.ledger if (line.owner, line.name) == ("texts", "caches"))
+        assert line.predicted_bytes == 4 * pool.text_bytes + (pool.n_cells - n_planned) * pool.cell_bytes
+        assert pool.session.states.n_held == 5
+        model.texts.shrink()
+        assert pool.session.states.n_held <= 1
+        assert ("texts", "caches") not in {(line.owner, line.name) for line in model.ledger}
+    with edge_spec.load(
+        hybrids[name], engine="onnx", speculation="off", n_ctx=160, n_threads=1, cache_dir=tmp_path
+    ) as model:
+        for attempt, tokens in enumerate(found):
+            reply = model.generate(prompt, seed=3, attempt=attempt, **asked)
+            reply.read()
+            assert reply.token_ids == tokens
+    assert len({tuple(tokens) for tokens in found}) == 5
+
+
+def test_texts_wait_where_memory_has_no_room_for_their_states(hybrids: HybridFiles, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"raw": True, "ignore_eos": True, "max_tokens": 30, "temperature": 1.0, "seed": 3}
+    found = {}
+    for room in (0, 1, 9):
+        with edge_spec.load(
+            hybrids["qwen35"], engine="onnx", speculation="off", n_ctx=160, n_threads=1, cache_dir=tmp_path
+        ) as model:
+            pool, ledger = model.followed["target"].model.pool, model.ledger
+            # Cells are not what is scarce.
+            pool.resize(1600)
+            model.texts.changed_target()
+            ledger.budget_bytes = ledger.held_bytes + ledger.reserve_bytes + room * pool.text_bytes
+            replies = model.generate_many(["abc", "another one", "x" * 40], **asked)
+            most = 0
+            for _ in replies:
+                most = max(most, pool.session.states.n_held)
+            assert most == min(3, 1 + room)
+            found[room] = [reply.token_ids for reply in replies.answers]
+    assert found[0] == found[1] == found[9]
+
+
 # --- what it takes, and what is refused
 
 

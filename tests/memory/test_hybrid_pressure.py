@@ -97,7 +97,8 @@ MODES += [("qwen35 on onnx", "hierarchy", 2), ("lfm2 on onnx", "ngram", 0)]
 def test_conversations_with_a_hybrid_under_pressure_are_those_without(
     load: Callable[..., TextModel], name: str, mode: str, n_lossless: int, n_ctx: int, tmp_path: Path
 ) -> None:
-    """In a context that they outgrow, too; and what lies on the disk is not read again."""
+    """In a context that they outgrow, too; and what lies on the disk is not read again, but for what comes after places
+    that only texts in their cells go back to."""
     with load(name, lambda: PLENTY, speculation=mode, n_ctx=n_ctx) as model:
         calm = Talk(model, tmp_path)
         assert model.degradations == ()
@@ -118,7 +119,11 @@ def test_conversations_with_a_hybrid_under_pressure_are_those_without(
         with load(name, decide, speculation=mode, n_ctx=n_ctx) as model:
             pressed = Talk(model, tmp_path)
             model.ledger.check_integrity()
-        assert (pressed.said, pressed.n_read) == (calm.said, calm.n_read), run
+        assert pressed.said == calm.said, run
+        if name.endswith("onnx"):
+            assert all(more >= n for more, n in zip(pressed.n_read, calm.n_read, strict=True)), run
+        else:
+            assert pressed.n_read == calm.n_read, run
     assert seen == {*range(n_lossless + 1)}
     assert n_moved
 
