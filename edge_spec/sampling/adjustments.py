@@ -14,7 +14,7 @@ from edge_spec.sampling.candidates import Ids, Row
 from edge_spec.sampling.settings import SamplerSettings
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["Breakers", "adjusted", "adjusts", "dry_penalties", "find_breakers"]
+__all__ = ["Breakers", "Changes", "adjusted", "adjusts", "changes", "dry_penalties", "find_breakers"]
 
 
 def adjusts(settings: SamplerSettings) -> bool:
@@ -48,6 +48,17 @@ def adjusted(
                 columns, amounts = _columns(penalties, kept)
                 row[columns] -= amounts
     return row
+
+
+Changes = tuple[list[int], list[float]]
+"""Token ids, and what is added to their logits, one after the other."""
+
+
+def changes(text: Sequence[int], settings: SamplerSettings, breakers: Breakers) -> Changes:
+    """Return what ``adjusted`` adds to logits, where there are no penalties: they do more than that."""
+    bias = settings.logit_bias
+    dry = dry_penalties(text, settings, breakers) if settings.uses_dry else {}
+    return [*bias, *dry], [*bias.values(), *(-amount for amount in dry.values())]
 
 
 def _columns(values: Mapping[int, float], kept: KeptTokens | None) -> tuple[Ids, npt.NDArray[np.float32]]:

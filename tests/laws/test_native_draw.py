@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.sampling import sampler as sampler_module
+from edge_spec.sampling.adjustments import changes
 from edge_spec.sampling.native import native_draw
 from edge_spec.sampling.noise import position_key
 from edge_spec.tokens.kept_tokens import KeptTokens
@@ -62,6 +66,45 @@ def test_draw_in_c_equals_draw_in_python() -> None:
         assert sampler.pick(row, text) == sampler.pick(scattered(row), text)
         assert sampler.guess(row, text, row.size) == sampler.guess(scattered(row), text, row.size)
     assert n_drawn > 1500, "the usual case must be one for C"
+
+
+def test_pick_in_c_after_bias_and_dry_equals_pick_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repetitions of any length, biases of any size, ties, infinities and NaN of both signs, up to too many changes."""
+    rng = np.random.default_rng(7)
+    n_picked = n_same = 0
+    for number in range(3000):
+        row = rows(number, rng)
+        if np.isnan(row).all():
+            continue
+        bias = rng.choice(row.size, min(row.size, int(rng.choice([0, 1, 5, 120]))), replace=False)
+        amounts = rng.choice([-np.inf, -1e9, -2.5, 0.1, 3, 1e9], bias.size)
+        asked = replace(
+            settings(number, rng),
+            logit_bias=dict(zip(bias.tolist(), amounts.tolist(), strict=True)),
+            dry_multiplier=float(rng.choice([0, 0.8, 1e9])),
+            dry_allowed_length=int(rng.integers(1, 4)),
+        )
+        text = [int(token) for token in rng.integers(0, min(row.size, 4), rng.integers(2, 60))]
+        sampler = Sampler(asked, text[:2])
+        native = native_draw(asked)
+        assert native is not None
+        key = position_key(sampler.stream, len(text) - 2)
+        n_picked += native.pick(row, key, changes(text, asked, {})) >= 0
+        with monkeypatch.context() as without_c:
+            without_c.setattr(sampler_module, "native_draw", lambda settings, kept=None: None)
+            reference = Sampler(asked, text[:2])
+        picked = sampler.pick(row, text)
+        assert picked == reference.pick(row, text), number
+        n_same += picked == Sampler(replace(asked, logit_bias={}, dry_multiplier=0), text[:2]).pick(row, text)
+    assert n_picked > 1500, "the usual case must be one for C"
+    assert n_same < 2500, "what is changed must matter"
+
+
+def test_a_bias_beyond_a_row_is_refused_though_c_picks() -> None:
+    sampler = Sampler(SamplerSettings(logit_bias={3: 1.0}), [1])
+    with pytest.raises(SettingsError, match="names token 3; this model has 3 tokens"):
+        sampler.pick(np.zeros(3, np.float32), [1])
+    assert sampler.pick(np.array([-9, -9, -9, 0], np.float32), [1]) == 3
 
 
 def test_draw_in_c_from_some_tokens_equals_draw_in_python() -> None:

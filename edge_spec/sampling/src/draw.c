@@ -1,13 +1,13 @@
 /* One draw by shared noise, for the usual case: top-k, top-p, min-p and temperature, with a few candidates.
  *
  * Python (candidates.py and sampler.py) is the reference, and this equals it bit for bit: the same comparisons, the
- * same double operations in the same order, exp and log of the same C library. Whatever is not the usual case (a NaN
- * or an infinity as the best, more than FEW candidates) is left to Python by returning 0. Compile without contraction
- * of products and sums.
+ * same double operations in the same order, exp and log of the same C library. Whatever is not the usual case (no
+ * number or an infinity as the best, more than FEW candidates) is left to Python by returning 0. Compile without
+ * contraction of products and sums.
  */
 #include <float.h>
 #include <math.h>
-#include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-enum { FEW = 96, BLOCK = 64, MAX_BLOCKS = 8192 };
+enum { FEW = 96, LANES = 16, BLOCK = 4 * LANES, MAX_BLOCKS = 8192 };
 
 /* What stays the same from draw to draw. Field for field the Structure in native.py. */
 struct draw_settings {
@@ -38,34 +38,89 @@ static double gumbel(uint64_t key, uint64_t token) {
     return -log(-log(((double)(bits >> 12) + 0.5) * 0x1p-52));
 }
 
-/* Floats as integers that order alike, and back; a NaN lies above or below all numbers, by its sign. */
-static int32_t ordered(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+/* The second one where the first is NaN. */
+static float larger(float a, float b) { return a > b ? a : b; }
 
-static float number(int32_t place) {
-    const int32_t bits = ordered(place);
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+/* The largest number of a whole block, -INFINITY if there is none. Compilers turn maxima lane by lane into vector
+ * instructions, and those along a row only if they may forget about NaN. */
+static float maximum(const float *block) {
+    float most[LANES];
+    for (int i = 0; i < LANES; i++) {
+        float x = larger(block[i], -INFINITY);
+        x = larger(block[i + LANES], x);
+        x = larger(block[i + 2 * LANES], x);
+        most[i] = larger(block[i + 3 * LANES], x);
+    }
+    for (int i = 0; i < LANES / 2; i++) most[i] = larger(most[i + LANES / 2], most[i]);
+    for (int i = 0; i < LANES / 4; i++) most[i] = larger(most[i + LANES / 4], most[i]);
+    return larger(larger(most[0], most[1]), larger(most[2], most[3]));
 }
 
-/* Maxima of the blocks of a row and of all of it. Compilers turn maxima of integers into vector instructions, and
- * those of floats only if they may forget about NaN. */
-static float maxima(const float *row, size_t n, float *blocks) {
-    int32_t best = INT32_MIN;
-    const size_t n_whole = n / BLOCK;
-    for (size_t block = 0; block <= n_whole; block++) {
-        const size_t size = block < n_whole ? BLOCK : n % BLOCK;
-        int32_t bits[BLOCK], most = INT32_MIN;
-        memcpy(bits, row + block * BLOCK, size * sizeof *bits);
-        if (size == BLOCK) {
-            for (int i = 0; i < BLOCK; i++) most = ordered(bits[i]) > most ? ordered(bits[i]) : most;
-        } else {
-            for (size_t i = 0; i < size; i++) most = ordered(bits[i]) > most ? ordered(bits[i]) : most;
-        }
-        blocks[block] = size ? number(most) : -INFINITY;
-        best = most > best ? most : best;
+/* What is added to some logits of a row before the draw, one after the other: field for field in native.py. */
+struct changes {
+    int64_t n;
+    int32_t columns[FEW];
+    float amounts[FEW];
+};
+
+/* A row in blocks: those with changes are copies. */
+struct row {
+    const float *logits;
+    int64_t n, n_blocks;
+    int n_copies;
+    int64_t copied[FEW];
+    float copies[FEW][BLOCK];
+    float maxima[MAX_BLOCKS];
+};
+
+static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t size_of(const struct row *row, int64_t block) { return least_of(BLOCK, row->n - block * BLOCK); }
+
+static const float *block_of(const struct row *row, int64_t block) {
+    for (int i = 0; i < row->n_copies; i++)
+        if (row->copied[i] == block) return row->copies[i];
+    return row->logits + block * BLOCK;
+}
+
+static float maximum_of(const float *block, int64_t size) {
+    float most = -INFINITY;
+    if (size == BLOCK) return maximum(block);
+    for (int64_t i = 0; i < size; i++) most = larger(block[i], most);
+    return most;
+}
+
+/* The copy of a block, made if there is none. */
+static float *copy_of(struct row *row, int64_t block) {
+    int i = 0;
+    while (i < row->n_copies && row->copied[i] != block) i++;
+    if (i == row->n_copies) {
+        memcpy(row->copies[i], row->logits + block * BLOCK, (size_t)size_of(row, block) * sizeof(float));
+        row->copied[i] = block;
+        row->n_copies++;
     }
-    return number(best);
+    return row->copies[i];
+}
+
+/* Look at a row, and return its largest number; NaN if it cannot be looked at. */
+static float open_row(struct row *row, const float *logits, int64_t n, const struct changes *changes) {
+    float best = -INFINITY;
+    if (n < 1 || n > (int64_t)BLOCK * MAX_BLOCKS) return NAN;
+    row->logits = logits;
+    row->n = n;
+    row->n_blocks = (n + BLOCK - 1) / BLOCK;
+    row->n_copies = 0;
+    for (int64_t i = 0; changes && i < changes->n; i++) {
+        const int32_t column = changes->columns[i];
+        if (column >= n) return NAN;
+        copy_of(row, column / BLOCK)[column % BLOCK] += changes->amounts[i];
+    }
+    for (int64_t block = 0; block < row->n_blocks; block++)
+        row->maxima[block] = maximum_of(logits + block * BLOCK, size_of(row, block));
+    for (int i = 0; i < row->n_copies; i++)
+        row->maxima[row->copied[i]] = maximum_of(row->copies[i], size_of(row, row->copied[i]));
+    for (int64_t block = 0; block < row->n_blocks; block++) best = larger(row->maxima[block], best);
+    return best;
 }
 
 /* The best of what was seen so far, best first, what came first among equals; at most `most`. */
@@ -90,22 +145,22 @@ static void enter(struct best *best, float logit, int32_t id) {
 }
 
 /* The best `most` finite logits of a row. The `most` best maxima of blocks bound the last of them from below. */
-static void find_best(const float *row, size_t n, const float *blocks, int most, struct best *best) {
-    const size_t n_blocks = (n + BLOCK - 1) / BLOCK;
+static void find_best(const struct row *row, int most, struct best *best) {
     float lowest = -FLT_MAX;
     best->n = 0;
     best->most = most;
-    if (n_blocks >= (size_t)most) {
-        for (size_t block = 0; block < n_blocks; block++)
-            if (blocks[block] >= lowest) enter(best, blocks[block], 0);
+    if (row->n_blocks >= most) {
+        for (int64_t block = 0; block < row->n_blocks; block++)
+            if (row->maxima[block] >= lowest) enter(best, row->maxima[block], 0);
         if (best->n == most) lowest = best->logits[most - 1];
         best->n = 0;
     }
-    for (size_t start = 0, block = 0; start < n; start += BLOCK, block++) {
-        if (!(blocks[block] >= lowest)) continue;
-        const size_t end = n - start < BLOCK ? n : start + BLOCK;
-        for (size_t i = start; i < end; i++)
-            if (row[i] >= lowest) enter(best, row[i], (int32_t)i);
+    for (int64_t block = 0; block < row->n_blocks; block++) {
+        if (!(row->maxima[block] >= lowest)) continue;
+        const float *logits = block_of(row, block);
+        const int64_t size = size_of(row, block);
+        for (int64_t i = 0; i < size; i++)
+            if (logits[i] >= lowest) enter(best, logits[i], (int32_t)(block * BLOCK + i));
     }
 }
 
@@ -114,8 +169,6 @@ static int64_t first_reaching(const double *masses, int64_t n, double wanted) {
     while (i < n && masses[i] < wanted) i++;
     return i;
 }
-
-static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* How many of the best tokens top-p and min-p keep; 0 if the n_others tokens that were not seen, none of which lies
  * less deep than the last one, may decide it. */
@@ -132,20 +185,22 @@ static int64_t n_likely(const double *depths, int64_t n, int64_t n_others, const
     return least == most && most <= n ? most : 0;
 }
 
-/* The tokens that can be drawn, at most FEW, with their noisy scores, in the order of their logits. Returns how
- * many; 0 leaves the draw to Python. `key` is position_key of the token's index; `tokens` are the token ids of the
- * columns, ascending, or NULL where these are the columns themselves. The number in the name changes with the
- * arguments, so that a library from an earlier build is not found. */
-EXPORT int32_t edge_draw_3(const float *row, int64_t n, uint64_t key, const int64_t *tokens,
-                           const struct draw_settings *s, int32_t *ids, double *scores) {
-    float blocks[MAX_BLOCKS + 1];
+/* The first of the places where a row is largest. */
+static int32_t first_of(const struct row *row, float best) {
+    int64_t block = 0, i = 0;
+    while (row->maxima[block] != best) block++;
+    const float *logits = block_of(row, block);
+    while (logits[i] != best) i++;
+    return (int32_t)(block * BLOCK + i);
+}
+
+/* See edge_draw_3, of a row that has been opened. */
+static int32_t draw(const struct row *row, float top, uint64_t key, const int64_t *tokens,
+                    const struct draw_settings *s, int32_t *ids, double *scores) {
     double depths[FEW];
     struct best best;
-    if (n < 1 || n > (int64_t)BLOCK * MAX_BLOCKS) return 0;
-    const float top = maxima(row, (size_t)n, blocks);
-    if (!(top >= -FLT_MAX && top <= FLT_MAX)) return 0;
-    const int64_t k = s->top_k > 0 ? least_of(s->top_k, n) : n;
-    find_best(row, (size_t)n, blocks, (int)least_of(k, FEW), &best);
+    const int64_t k = s->top_k > 0 ? least_of(s->top_k, row->n) : row->n;
+    find_best(row, (int)least_of(k, FEW), &best);
     for (int i = 0; i < best.n; i++) depths[i] = (double)top - (double)best.logits[i];
     /* Fewer than were asked for means that there are no others. */
     const int64_t n_left = n_likely(depths, best.n, best.n < best.most ? 0 : k - best.n, s);
@@ -155,4 +210,35 @@ EXPORT int32_t edge_draw_3(const float *row, int64_t n, uint64_t key, const int6
         if (s->temperature > 0) scores[i] = scores[i] / s->temperature + gumbel(key, (uint64_t)ids[i]);
     }
     return (int32_t)n_left;
+}
+
+static bool is_finite(float x) { return x >= -FLT_MAX && x <= FLT_MAX; }
+
+/* The tokens that can be drawn, at most FEW, with their noisy scores, in the order of their logits. Returns how
+ * many; 0 leaves the draw to Python. `key` is position_key of the token's index; `tokens` are the token ids of the
+ * columns, ascending, or NULL where these are the columns themselves. The number in the name changes with the
+ * arguments, so that a library from an earlier build is not found. */
+EXPORT int32_t edge_draw_3(const float *logits, int64_t n, uint64_t key, const int64_t *tokens,
+                           const struct draw_settings *s, int32_t *ids, double *scores) {
+    struct row row;
+    const float top = open_row(&row, logits, n, NULL);
+    return is_finite(top) ? draw(&row, top, key, tokens, s, ids, scores) : 0;
+}
+
+/* The token that a row of all tokens is drawn to, once it is changed: the one with the best score, the lowest id among
+ * equals. -1 leaves it to Python. */
+EXPORT int32_t edge_pick_1(const float *logits, int64_t n, uint64_t key, const struct changes *changes,
+                           const struct draw_settings *s) {
+    struct row row;
+    int32_t ids[FEW];
+    double scores[FEW];
+    const float top = open_row(&row, logits, n, changes);
+    if (!is_finite(top)) return -1;
+    if (s->temperature == 0) return first_of(&row, top);
+    const int32_t n_left = draw(&row, top, key, NULL, s, ids, scores);
+    if (n_left == 0) return -1;
+    int32_t best = 0;
+    for (int32_t i = 1; i < n_left; i++)
+        if (scores[i] > scores[best] || (scores[i] == scores[best] && ids[i] < ids[best])) best = i;
+    return ids[best];
 }

@@ -18,6 +18,14 @@ struct draw_settings {
     double top_p, temperature, deepest;
 };
 
+struct changes {
+    int64_t n;
+    int32_t columns[FEW];
+    float amounts[FEW];
+};
+
+int32_t edge_pick_1(const float *row, int64_t n, uint64_t key, const struct changes *changes,
+                    const struct draw_settings *s);
 int32_t edge_draw_3(const float *row, int64_t n, uint64_t key, const int64_t *tokens, const struct draw_settings *s,
                     int32_t *ids, double *scores);
 
@@ -52,7 +60,8 @@ int main(int argc, char **argv) {
                                                deepest[below(3)]};
         int32_t ids[FEW];
         double scores[FEW];
-        const int32_t n_left = edge_draw_3(row, n, (uint64_t)next() << 32 | next(), NULL, &settings, ids, scores);
+        const uint64_t key = (uint64_t)next() << 32 | next();
+        const int32_t n_left = edge_draw_3(row, n, key, NULL, &settings, ids, scores);
         int32_t best = 0;
         put((uint32_t)n_left);
         for (int32_t i = 0; i < n_left; i++) {
@@ -60,9 +69,18 @@ int main(int argc, char **argv) {
             for (int32_t other = 0; other < i; other++)
                 if (ids[other] == ids[i]) return printf("row %u: id %d twice\n", number, ids[i]), 1;
             put((uint32_t)ids[i]);
-            if (scores[i] > scores[best]) best = i;
+            if (scores[i] > scores[best] || (scores[i] == scores[best] && ids[i] < ids[best])) best = i;
         }
         if (n_left) put((uint32_t)ids[best]), n_drawn++;
+        const int32_t picked = edge_pick_1(row, n, key, NULL, &settings);
+        if (picked != (n_left ? ids[best] : -1) && settings.temperature > 0)
+            return printf("row %u: picked %d\n", number, picked), 1;
+        struct changes changes = {.n = below(FEW + 1)};
+        for (int64_t i = 0; i < changes.n; i++) {
+            changes.columns[i] = (int32_t)below((uint32_t)n);
+            changes.amounts[i] = i % 5 ? (float)below(9) - 4 : -INFINITY;
+        }
+        put((uint32_t)edge_pick_1(row, n, key, &changes, &settings));
         free(row);
     }
     printf("draw: %u of %u rows, digest %016llx\n", n_drawn, n_rows, (unsigned long long)digest);
