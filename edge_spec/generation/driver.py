@@ -108,7 +108,7 @@ class Driver:
     # --- for replies
 
     def next(
-        self, wanted: Sequence[Writing], reader: Reader, gives_up: Callable[[], bool], *, drives: bool = True
+        self, wanted: Sequence[Writing], reader: Reader, gives_up: Callable[[], bool]
     ) -> tuple[Writing, Outcome] | None:
         """Return what one of some replies has brought, after a round if nothing is there; None if it brought nothing.
 
@@ -116,7 +116,6 @@ class Driver:
             wanted: those that the caller reads, and that have not ended.
             reader: who reads them.
             gives_up: asked while it waits for a turn whether it need not wait any more.
-            drives: whether to do a round; else they wait for one.
 
         Raises:
             Closed: the model is closed. Cancelled: it gave up.
@@ -125,7 +124,7 @@ class Driver:
             ready, worked = _first_ready(wanted), True
             if ready is None:
                 self._join(wanted)
-                worked = not drives or self._round(wanted, reader)
+                worked = self._round(wanted, reader)
                 ready = _first_ready(wanted)
             if ready is not None:
                 return ready, ready.take()
@@ -144,7 +143,7 @@ class Driver:
 
     def _late(self, wanted: Sequence[Writing]) -> list[Writing]:
         """Return the replies that have to stop, and that the caller does not read."""
-        return [each for each in (*self._live, *self._waiting) if each.is_cancelled and each not in wanted]
+        return [each for each in (*self._live, *self._waiting) if each not in wanted and each.is_cancelled]
 
     def _after_round(self, late: Iterable[Writing], *, worked: bool) -> None:
         for writing in late:

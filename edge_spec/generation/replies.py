@@ -215,7 +215,8 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
                 reply.end("cancelled")
             if cancelled:
                 return True
-            found = self._driver.next(list(replies), self.reader, lambda: self.is_cancelled, drives=drives)
+            if drives or not is_round:
+                found = self._driver.next(list(replies), self.reader, lambda: self.is_cancelled)
         told = replies.values() if is_round or found is None else (replies[found[0]],)
         for reply in told:
             reply.tell()

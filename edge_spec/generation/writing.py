@@ -158,6 +158,8 @@ class Writing:
         self._pieces: list[str] = []
         self._n_handed_out = 0
         self._state: State | None = None
+        # How far it was with what was taken last: made for that, and good until something else is written.
+        self._reached: State | None = None
         # Of a reply that has ended where its reader was, behind what its sampler has drawn.
         self._drawn: Mapping[str, float] | None = None
         self._log: EventLog | None = None
@@ -234,7 +236,7 @@ class Writing:
         outcome = self._outcomes.popleft()
         state = outcome.state
         is_behind = state is not None and (bool(self._outcomes) or state.n_tokens < len(self.writer.token_ids))
-        self._state = state if is_behind else None
+        self._state, self._reached = (state, None) if is_behind else (None, state)
         self._taken += outcome.events
         if outcome.piece:
             self._pieces.append(outcome.piece)
@@ -294,7 +296,9 @@ class Writing:
     def run_ahead(self) -> None:
         """Somebody else's reader is about to advance it: remember how far its own reader is."""
         if self._state is None:
-            self._state = self._present()
+            reached, self._reached = self._reached, None
+            is_there = reached is not None and reached.n_tokens == len(self.writer.token_ids)
+            self._state = reached if is_there else self._present()
             self._taken += self._log.take() if self._log is not None else []
 
     def reads(self, done: int, total: int) -> None:

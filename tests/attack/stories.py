@@ -54,8 +54,8 @@ _GRAMMARS = (
     'root ::= "The " ("dog" | "cat") " is " [a-z]+ "."\n',
     'root ::= "(" root? ")" root?',
 )
-# Tokens of the hunter's own small models spell none of it.
-_DEAD_END = 'root ::= [a-z ]{0,3} "東"'
+# No token is this character: it is spelled.
+_SPELLED = 'root ::= [a-z ]{0,3} "東"'
 
 
 def story(number: int) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def company(number: int) -> dict[str, Any]:
             elif is_single and "leave" in ask and chance.random() < 0.5:
                 ask |= {"stays": True, "drops": False, "threads": False}
             if is_single and chance.random() < 0.1:
-                ask["options"]["grammar"] = _DEAD_END
+                ask["options"] |= {"grammar": _SPELLED, "json_schema": None}
         steps.append(asks)
     modes = ("seer", *_MODES[1:]) if model not in ("demo", "head", "trimmed") else _MODES
     return {
