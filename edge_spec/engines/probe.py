@@ -21,6 +21,7 @@ from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, NumericsProfile
+from edge_spec.speculation.pool import PooledModel
 from edge_spec.speculation.tree import Tree
 
 __all__ = [
@@ -86,7 +87,14 @@ class ProbeResult:
     seconds: Mapping[int, float]
 
 
-def probe(model: Probed, *, external: bool = False, lone: bool = True, readings: Readings = _READINGS) -> ProbeResult:
+def probe(
+    model: Probed,
+    *,
+    external: bool = False,
+    lone: bool = True,
+    readings: Readings = _READINGS,
+    company: bool = False,
+) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
     Rollback: read some tokens at once and take back all but the first, or fewer. Widths: read the same text in decodes
@@ -101,6 +109,7 @@ def probe(model: Probed, *, external: bool = False, lone: bool = True, readings:
         lone: whether a single row may count as one of several. Not where a library is known to multiply it by other
             code and most differences are hidden, as by rounding to 16 bits on the way.
         readings: where texts are read in every width.
+        company: the cells may be a pool, and whether texts in company have the bits of each alone is not known.
     """
     max_rows = model.settings.max_rows
     # Any text will do, the same one every time; low ids can be control tokens.
@@ -131,6 +140,10 @@ def probe(model: Probed, *, external: bool = False, lone: bool = True, readings:
         model.capabilities = capabilities
         alike = _reads_alike(model, text, _deepest(model.n_ctx, readings.every))
         capabilities = replace(capabilities, reuse_step=int(alike))
+    if company:
+        in_company = bool(capabilities.reuse_step) and isinstance(model, PooledModel) and _keeps_company(model, text)
+        model.rollback(0)
+        capabilities = replace(capabilities, in_company=in_company)
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
         capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
@@ -345,6 +358,63 @@ def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
     return len(left) == 1
 
 
+_COMPANY = (3, 70, 9, 130, 310)
+"""How long texts are that are tried in company: more than 512 cells together."""
+
+_ROUNDS = 8
+
+
+def _keeps_company(model: PooledModel, text: Sequence[int]) -> bool:
+    """Return whether texts that are read and written together have the rows and cells that each has alone.
+
+    They are read in pieces by turns, and written in changing order with drafts that are dropped. In the middle one is
+    forked and another one read again, while what they leave is used by others.
+    """
+    pool, most = model.pool, model.capabilities.max_rows
+    n = min(len(_COMPANY), most)
+    room = min(model.n_ctx, pool.n_cells // n) - _ROUNDS - 1
+    if n < 2 or room < 2:
+        return False
+    lengths = [min(length, room) for length in _COMPANY[:n]]
+    texts = [[*text[_NEXT_TEXT * number :], *text] for number in range(n)]
+    alone = []
+    for each, length in zip(texts, lengths, strict=True):
+        model.rollback(0)
+        model.prefill(each[:length])
+        alone.append(_read(model, each, length, _ROUNDS, 1, {}, cells=True))
+    model.rollback(0)
+    paths = [pool.path() for _ in texts]
+    rows: list[list[bytes]] = [[] for _ in texts]
+    try:
+        for _ in range(2):
+            pieces = zip(paths, texts, lengths, strict=True)
+            pool.prefill([(path, each[path.n_past : (path.n_past + length + 1) // 2]) for path, each, length in pieces])
+        for path, each, length in zip(paths, texts, lengths, strict=True):
+            path.prefill(each[path.n_past : length])
+        for turn in range(_ROUNDS):
+            if turn == _ROUNDS // 2:
+                again, fork = pool.path(), paths[1].fork(paths[1].n_past)
+                again.prefill(texts[0][: paths[0].n_past])
+                for place, path in enumerate((again, fork)):
+                    paths[place].close()
+                    paths[place] = path
+            order = range(n)[:: -1 if turn % 2 else 1]
+            drafts = [text[: min(2, most // n - 1) * ((turn + place) % 2)] for place in order]
+            trees = [
+                (paths[place], Tree.sequence([texts[place][lengths[place] + turn], *draft]))
+                for place, draft in zip(order, drafts, strict=True)
+            ]
+            for place, computed in zip(order, pool.decode(trees), strict=True):
+                rows[place].append(_digest(computed[0].data))
+            for path, _ in trees:
+                path.keep([0])
+        left = [_Left(rows=tuple(each), cells=_digest(path.save())) for each, path in zip(rows, paths, strict=True)]
+    finally:
+        for path in paths:
+            path.close()
+    return left == alone
+
+
 def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
     """Return whether two branches in a decode give the rows of two sequences: the same bits if that is wanted."""
     n = min(4, model.capabilities.max_rows)
@@ -366,7 +436,7 @@ def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
     return np.allclose(branch, alone, atol=0.05 * float(alone.std()) + 1e-3)
 
 
-_VERSION = 10
+_VERSION = 11
 
 ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""
@@ -383,6 +453,7 @@ def probe_once(
     external: bool = False,
     lone: bool = True,
     readings: Readings = _READINGS,
+    company: bool = False,
 ) -> ProbeResult:
     """Give a model the capabilities and the profile that ``probe`` finds, or found the last time.
 
@@ -392,14 +463,14 @@ def probe_once(
         cache_dir: where results are kept; None for nowhere.
         on_probe: called before anything is tried, which takes as long as reading a text of some hundred tokens.
         can_shift: see ``Capabilities``; not probed.
-        external, lone, readings: see ``probe``.
+        external, lone, readings, company: see ``probe``.
     """
     path = _place(cache_dir, file, model.settings, model.profile) if cache_dir is not None else None
     found = _recalled(path)
     if found is None:
         on_probe()
         try:
-            found = probe(model, external=external, lone=lone, readings=readings)
+            found = probe(model, external=external, lone=lone, readings=readings, company=company)
         except BaseException:
             model.close()
             raise

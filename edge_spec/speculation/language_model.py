@@ -68,6 +68,7 @@ class Capabilities:
             1: a cell has the same bits however it was computed. More: only cells of prompts, read in whole chunks of
             this size. 0: it never does.
         prefill_chunk: ``prefill`` computes so many tokens at a time; 0 if it does not matter.
+        in_company: where cells are a pool, texts that are computed together have the bits of each alone.
 
     Raises:
         ValueError: more rows than the widest width has, or than can be taken back but for the first.
@@ -80,6 +81,7 @@ class Capabilities:
     can_shift: bool = False
     reuse_step: int = 0
     prefill_chunk: int = 0
+    in_company: bool = True
 
     def __post_init__(self) -> None:
         if self.widths and self.max_rows > self.widths[-1]:

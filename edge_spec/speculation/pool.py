@@ -66,7 +66,7 @@ class Pool(Protocol):
 
     @property
     def n_cells(self) -> int:
-        """How many cells there are, a multiple of ``TILE``."""
+        """How many cells there are."""
 
     @property
     def n_free(self) -> int:
@@ -140,8 +140,8 @@ class PooledModel(LanguageModel, Protocol):
 
 
 def pool_of(model: LanguageModel) -> Pool | None:
-    """Return the pool that a model is a path of; None if it knows one text."""
-    return getattr(model, "pool", None)
+    """Return the pool that a model is a path of; None if it knows one text, or others would change its bits."""
+    return getattr(model, "pool", None) if model.capabilities.in_company else None
 
 
 def share_decodes(models: Sequence[LanguageModel]) -> bool:

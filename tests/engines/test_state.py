@@ -137,7 +137,7 @@ def test_a_second_text_finds_no_trace_of_the_first(cases: st.SearchStrategy[Any]
 
 def check_cache(model: LlamaModel, n_past: int) -> None:
     """Cells 0 to ``n_past`` of sequence 0, and no other sequence alive."""
-    c, memory = library().c, model._memory
+    c, memory = library().c, model.context.memory
     assert model.n_past == n_past
     assert not model._pending
     assert c.llama_memory_seq_pos_max(memory, 0) == n_past - 1

@@ -65,7 +65,7 @@ def check_caches(model: TextModel, text: list[int]) -> None:
         assert each.n_past <= len(text)
         assert not getattr(each, "pending" if hasattr(each, "pending") else "_pending")
         if isinstance(each, LlamaModel):
-            c, memory = library().c, each._memory
+            c, memory = library().c, each.context.memory
             assert c.llama_memory_seq_pos_max(memory, 0) == each.n_past - 1
             assert all(
                 c.llama_memory_seq_pos_max(memory, n) == -1

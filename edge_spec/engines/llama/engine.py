@@ -11,6 +11,7 @@ from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT, most_rows
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
+from edge_spec.engines.llama.pool import LlamaPool, SharedModel
 from edge_spec.engines.llama.recurrent import RecurrentModel
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
 from edge_spec.engines.probe import PLAIN, ProbeResult, known_profile, probe_once
@@ -32,6 +33,9 @@ _ROWS = (8, 4)
 
 _SNAPSHOT_SHARE = 1 / 8
 """Snapshots may take this share of the weights' memory before there are fewer of them."""
+
+_MASKS = 6
+"""Bytes of the masks of a row for each cell: in 16 bits and in 32."""
 
 _SMALL_CACHE, _BLOCK = "q8_0", 32
 """A type whose rounding hardly shows, and how many numbers of a head it packs together."""
@@ -79,6 +83,7 @@ class LlamaOpener(Opener):
                 file=file.fingerprint,
                 cache_dir=self._cache_dir,
                 on_probe=lambda: self._announce_probe(file, own),
+                cell_bytes=cell_bytes(file, own),
             )
         return OpenedModel(model=model, probed=probed)
 
@@ -106,13 +111,15 @@ def open_llama(
     file: str,
     cache_dir: Path | None,
     on_probe: Callable[[], None] = lambda: None,
-) -> tuple[LlamaModel, ProbeResult]:
+    cell_bytes: int = 0,
+) -> tuple[LlamaModel | SharedModel, ProbeResult]:
     """Return a context over ``weights``, probed.
 
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's cache.
         cache_dir: where probe results are kept; None for nowhere.
         on_probe: called before the model is probed for the first time.
+        cell_bytes: what a further cell takes.
     """
     settings = settings.for_heads(weights.head_dim_k).for_states(weights.architecture)
     if settings.exact and not settings.flash_attention:
@@ -123,21 +130,32 @@ def open_llama(
     def profile_of(widths: tuple[int, ...]) -> NumericsProfile:
         return llama_profile(settings, file, widths, recurrent=weights.is_recurrent)
 
-    kind = RecurrentModel if weights.is_recurrent else LlamaModel
-    model = kind(weights, settings, profile=profile_of(()), capabilities=PLAIN)
+    model: LlamaModel | SharedModel
+    if settings.shares_cells and weights.rope_scaling != "longrope":
+        pool = LlamaPool(weights, settings, profile=profile_of(()), capabilities=PLAIN, cell_bytes=cell_bytes)
+        model = SharedModel(pool)
+    else:
+        kind = RecurrentModel if weights.is_recurrent else LlamaModel
+        model = kind(weights, settings, profile=profile_of(()), capabilities=PLAIN)
     found = probe_once(
         model,
         profile_of,
         file=file,
         cache_dir=cache_dir,
         on_probe=on_probe,
-        can_shift=model.can_shift,
+        can_shift=model.context.can_shift and not weights.is_recurrent,
+        company=True,
         # Without it the attention of a single row is a product that llama.cpp sums in another order, which shows in
         # two of a hundred rows. Scores of experts are such a product, too, and show in fewer: the weights behind them
         # take activations rounded to 8 bits.
         lone=settings.flash_attention and not weights.has_experts,
     )
     return model, found
+
+
+def cell_bytes(file: ModelFile, settings: LlamaSettings) -> int:
+    """Return what a further cell takes: keys and values, and a place in the masks of a chunk."""
+    return kv_cache_bytes(file, 1, settings.kv_k, settings.kv_v) + _MASKS * settings.prefill_chunk
 
 
 def llama_profile(settings: LlamaSettings, file: str, widths: tuple[int, ...], *, recurrent: bool) -> NumericsProfile:
@@ -170,6 +188,7 @@ class LlamaEngine(Engine):
     auto_kv = "q8_0/f16"
     process_bytes = 6 << 20
     is_fallback = True
+    several_texts = True
     estimator = LlamaEstimator
     opener = LlamaOpener
 
@@ -215,6 +234,12 @@ class LlamaEngine(Engine):
             return []
         kinds = (_SMALL_CACHE, _SMALL_CACHE)
         return [kinds] if kv_cache_bytes(file, 1, *kinds) < kv_cache_bytes(file, 1, own.kv_k, own.kv_v) else []
+
+    def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
+        own = llama_settings(file, settings)
+        if not own.shares_cells:
+            return 0
+        return min(n_texts, own.max_rows) * (own.n_ctx + own.max_rows) * cell_bytes(file, own)
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         weights = "repacked" if footprint.repacked_bytes else "mapped"

@@ -39,14 +39,9 @@ class RecurrentModel(LlamaModel):
     ) -> None:
         super().__init__(weights, settings, profile=profile, capabilities=capabilities)
         self._holds = settings.holds
-        self._places = Places(self._c.llama_n_rs_seq(self._handle))
+        self._places = Places(self.context.c.llama_n_rs_seq(self.context.handle))
         self._begin = 0
         self._reads_on = False
-
-    @property
-    def can_shift(self) -> bool:
-        """It cannot: the state would still know the tokens that were taken out."""
-        return False
 
     # --- computing
 
@@ -71,7 +66,7 @@ class RecurrentModel(LlamaModel):
             raise ValueError("a recurrent model takes sequences, not trees")
         self._reads_on = False
         # Stopped in the middle, some layers would have seen the tokens and others not. A few rows do not take long.
-        with self._abort.unseen():
+        with self.context.abort.unseen():
             return super().decode(tree)
 
     def _run(self, n: int, *, logits: bool) -> int:
@@ -106,8 +101,8 @@ class RecurrentModel(LlamaModel):
         if self._holds:
             self._drop_pending()
             self._go_to(self._n_past)
-            self._c.llama_memory_seq_rm(self._memory, _HELD, -1, -1)
-            self._c.llama_memory_seq_cp(self._memory, _TEXT, _HELD, -1, -1)
+            self.context.remove(_HELD, -1)
+            self.context.copy(_TEXT, _HELD, -1, -1)
             self._places.copies = {self._n_past: _IN_SEQUENCE}
 
     def _copy(self) -> None:
@@ -117,15 +112,16 @@ class RecurrentModel(LlamaModel):
         if n == 0 or n in self._places.copies:
             return
         self._go_to(n)
-        size = self._c.llama_state_seq_get_size_ext(self._handle, _TEXT, self._states)
+        c, handle = self.context.c, self.context.handle
+        size = c.llama_state_seq_get_size_ext(handle, _TEXT, self._states)
         copy = (ctypes.c_uint8 * size)()
-        if self._c.llama_state_seq_get_data_ext(self._handle, copy, size, _TEXT, self._states) == size:
+        if c.llama_state_seq_get_data_ext(handle, copy, size, _TEXT, self._states) == size:
             self._places.copies[n] = copy
 
     @property
     def _states(self) -> int:
         """The flag for states without cells."""
-        return int(self._c.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        return int(self.context.c.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
 
     def _go_to(self, n: int) -> None:
         """Make the library's state that of ``n`` tokens, one of the places."""
@@ -134,24 +130,24 @@ class RecurrentModel(LlamaModel):
             return
         if not self._has_gone_to(n):
             self._clear()
-            raise BackendError(f"llama.cpp did not bring {self._weights.path.name} back to {n} tokens")
+            raise BackendError(f"llama.cpp did not bring {self.context.weights.path.name} back to {n} tokens")
         places.moved(n)
 
     def _has_gone_to(self, n: int) -> bool:
-        c, memory = self._c, self._memory
+        context = self.context
         if n == 0:
-            c.llama_memory_clear(memory, False)
+            context.clear()
             return True
         if self._places.is_near(n):
-            return bool(c.llama_memory_seq_rm(memory, _TEXT, n, -1))
+            return context.remove(_TEXT, n)
         copy = self._places.copies[n]
         if copy is _IN_SEQUENCE:
-            gone = c.llama_memory_seq_rm(memory, _TEXT, -1, -1)
-            c.llama_memory_seq_cp(memory, _HELD, _TEXT, -1, -1)
-            return bool(gone)
+            gone = context.remove(_TEXT, -1)
+            context.copy(_HELD, _TEXT, -1, -1)
+            return gone
         # The states first: the library takes no cells away from a sequence whose states do not go back as far.
-        read = c.llama_state_seq_set_data_ext(self._handle, copy, len(copy), _TEXT, self._states)
-        return bool(read and c.llama_memory_seq_rm(memory, _TEXT, n, -1))
+        read = context.c.llama_state_seq_set_data_ext(context.handle, copy, len(copy), _TEXT, self._states)
+        return bool(read and context.remove(_TEXT, n))
 
     # --- saving
 

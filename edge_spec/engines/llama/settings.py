@@ -29,6 +29,7 @@ class LlamaSettings(ModelSettings):
         repack: let the library copy weights into a layout that computes faster; else they stay mapped.
         n_snapshots: before how many rows of a decode a recurrent model keeps its state; decided by the file.
         holds: whether a recurrent model can hold a second state; decided by the file.
+        is_recurrent: whether layers have a state; decided by the file.
 
     Raises:
         SettingsError: a value out of its range.
@@ -38,6 +39,7 @@ class LlamaSettings(ModelSettings):
     repack: bool = True
     n_snapshots: int = 0
     holds: bool = False
+    is_recurrent: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,10 +84,21 @@ class LlamaSettings(ModelSettings):
         if architecture not in RECURRENT:
             return self
         if not self.exact:
-            return replace(self, trees=False, holds=True)
+            return replace(self, trees=False, holds=True, is_recurrent=True)
         most = min(self.prefill_chunk - 1, most_rows(architecture) or self.max_rows)
         rows = min(self.max_rows, most) if architecture in KEEPS_SNAPSHOTS else 1
-        return replace(self, trees=False, max_rows=max(1, rows), n_snapshots=max(1, rows) - 1)
+        rows = max(1, rows)
+        return replace(self, trees=False, max_rows=rows, n_snapshots=rows - 1, is_recurrent=True)
+
+    @property
+    def shares_cells(self) -> bool:
+        """Whether texts may share a context: targets whose attention takes cells one by one, without trees.
+
+        llama.cpp takes keys and values of one type of 16 or 32 bits by tiles of cells, whose sums depend on where a
+        text lies.
+        """
+        by_tiles = self.kv_k == self.kv_v and self.kv_k in ("f32", "f16")
+        return self.exact and self.flash_attention and not (self.is_recurrent or self.trees or by_tiles)
 
 
 LLAMA_EXTRAS = frozenset(("flash_attention", "repack"))
@@ -110,9 +123,12 @@ def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
 
 
 def context_parameters(settings: LlamaSettings) -> Any:
-    """Return the library's parameters of a context."""
+    """Return the library's parameters of a context.
+
+    It has a sequence for every leaf of a draft, or for every row where these may be of several texts, and one more.
+    """
     params = library().c.llama_context_default_params()
-    n_sequences = settings.max_rows + 1 if settings.trees else 1 + settings.holds
+    n_sequences = settings.max_rows + 1 if settings.trees or settings.shares_cells else 1 + settings.holds
     params.n_ctx = settings.n_cells
     params.n_batch = params.n_ubatch = settings.prefill_chunk
     params.n_seq_max = n_sequences
