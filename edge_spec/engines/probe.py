@@ -21,7 +21,7 @@ from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, NumericsProfile
-from edge_spec.speculation.pool import PooledModel
+from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.tree import Tree
 
 __all__ = [
@@ -141,7 +141,7 @@ def probe(
         alike = _reads_alike(model, text, _deepest(model.n_ctx, readings.every))
         capabilities = replace(capabilities, reuse_step=int(alike))
     if company:
-        in_company = bool(capabilities.reuse_step) and isinstance(model, PooledModel) and _keeps_company(model, text)
+        in_company = bool(capabilities.reuse_step) and _keeps_company(model, text)
         model.rollback(0)
         capabilities = replace(capabilities, in_company=in_company)
     # A decode of n rows takes as long as one of its padded width.
@@ -364,16 +364,19 @@ _COMPANY = (3, 70, 9, 130, 310)
 _ROUNDS = 8
 
 
-def _keeps_company(model: PooledModel, text: Sequence[int]) -> bool:
+def _keeps_company(model: Probed, text: Sequence[int]) -> bool:
     """Return whether texts that are read and written together have the rows and cells that each has alone.
 
     They are read in pieces by turns, and written in changing order with drafts that are dropped. In the middle one is
     forked and another one read again, while what they leave is used by others.
     """
-    pool, most = model.pool, model.capabilities.max_rows
-    n = min(len(_COMPANY), most)
+    pool, most = pool_of(model), model.capabilities.max_rows
+    # The first text is the model's own.
+    n = min(len(_COMPANY), most, model.settings.max_rows - 1)
+    if pool is None or n < 2:
+        return False
     room = min(model.n_ctx, pool.n_cells // n) - _ROUNDS - 1
-    if n < 2 or room < 2:
+    if room < 2:
         return False
     lengths = [min(length, room) for length in _COMPANY[:n]]
     texts = [[*text[_NEXT_TEXT * number :], *text] for number in range(n)]
@@ -393,11 +396,12 @@ def _keeps_company(model: PooledModel, text: Sequence[int]) -> bool:
             path.prefill(each[path.n_past : length])
         for turn in range(_ROUNDS):
             if turn == _ROUNDS // 2:
-                again, fork = pool.path(), paths[1].fork(paths[1].n_past)
-                again.prefill(texts[0][: paths[0].n_past])
-                for place, path in enumerate((again, fork)):
-                    paths[place].close()
-                    paths[place] = path
+                n_past = paths[0].n_past
+                paths[0].close()
+                fork = paths[1].fork(paths[1].n_past)
+                paths[1].close()
+                paths[:2] = pool.path(), fork
+                paths[0].prefill(texts[0][:n_past])
             order = range(n)[:: -1 if turn % 2 else 1]
             drafts = [text[: min(2, most // n - 1) * ((turn + place) % 2)] for place in order]
             trees = [

@@ -1,0 +1,301 @@
+"""Laws of the pool of a llama.cpp context: every path has the bits of a text that has a context for itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.library_context import LibraryContext
+from edge_spec.engines.llama.pool import LlamaPath, SharedModel
+from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, PoolFull
+from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.models import inspect, resolve_family
+from edge_spec.speculation.pool import PooledModel, pool_of
+from edge_spec.speculation.tree import Tree
+
+TARGET = inspect(resolve_family("demo").target)
+ACTS = ("decode", "decode", "decode", "decode", "prefill", "keep", "keep", "rollback", "fork", "shift", "close")
+RARE = ("resize", "save")
+Opener = Callable[..., SharedModel]
+
+
+@pytest.fixture(scope="module")
+def opened(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iterator[Opener]:
+    models: list[Any] = []
+
+    def open_it(**changes: Any) -> Any:
+        settings = LlamaSettings(**{"n_ctx": 120, "n_threads": 1, "prefill_chunk": 32} | changes)
+        models.append(open_llama(weights("target"), settings, file=TARGET.fingerprint, cache_dir=probe_cache)[0])
+        return models[-1]
+
+    yield open_it
+    for model in models:
+        model.close()
+
+
+@pytest.fixture
+def model(opened: Opener) -> Iterator[SharedModel]:
+    model = opened()
+    yield model
+    model.close()
+
+
+def tokens(chance: random.Random, n: int) -> list[int]:
+    return [chance.randrange(300, TARGET.n_vocab - 1) for _ in range(n)]
+
+
+def next_row(model: LlamaPath, token: int = 400) -> np.ndarray[Any, Any]:
+    row = model.decode(Tree.sequence([token]))[0].copy()
+    model.rollback(model.n_past)
+    return row
+
+
+class Texts:
+    """Paths of a small pool, and what each holds, step by step, so that a context of its own can do the same."""
+
+    def __init__(self, root: SharedModel, seed: int) -> None:
+        self.chance, self.pool = random.Random(seed), root.pool
+        self.pool.resize(320)
+        self.paths: list[LlamaPath] = [root]
+        self.steps: list[list[tuple[str, Any]]] = [[]]
+
+    def act(self, alone: SharedModel) -> None:
+        chance, paths, pool = self.chance, self.paths, self.pool
+        some = chance.sample(range(len(paths)), chance.randrange(1, min(4, len(paths)) + 1))
+        one, path = some[0], paths[some[0]]
+        act = chance.choice(ACTS if chance.randrange(8) else RARE)
+        n = chance.randrange(path.n_past + 1)
+        if act == "decode":
+            trees = {
+                index: Tree.sequence([*paths[index].pending.tokens, *tokens(chance, chance.randrange(1, 5))])
+                for index in some
+            }
+            found = pool.decode([(paths[index], tree) for index, tree in trees.items()])
+            copies = [rows.copy() for rows in found]
+            for (index, tree), rows in zip(trees.items(), copies, strict=True):
+                self.steps[index].append(("decode", tree))
+                assert np.array_equal(self.replayed(alone, index), rows)
+        elif act == "prefill":
+            read = {index: tokens(chance, chance.randrange(30)) for index in some}
+            pool.prefill([(paths[index], each) for index, each in read.items()])
+            for index, each in read.items():
+                self.steps[index].append(("prefill", each))
+        elif act == "keep":
+            kept = range(chance.randrange(len(path.pending) + 1))
+            path.keep(kept)
+            self.steps[one].append(("keep", kept))
+        elif act == "rollback":
+            path.rollback(n)
+            self.steps[one].append(("rollback", n))
+        elif act == "fork" and len(paths) < 7:
+            paths.append(path.fork(n))
+            self.steps.append([*self.steps[one], ("rollback", n)])
+        elif act == "shift":
+            path.shift(n // 2, n)
+            self.steps[one].append(("shift", (n // 2, n)))
+        elif act == "close" and one:
+            path.close()
+            del paths[one], self.steps[one]
+        elif act == "resize":
+            held = pool.n_cells - pool.n_free
+            pool.resize(max(held, 16 * chance.randrange(12, 40)))
+        elif act == "save":
+            state = path.save()
+            path.rollback(0)
+            path.restore(state)
+            self.steps[one].append(("rollback", path.n_past))
+
+    def replayed(self, alone: SharedModel, index: int) -> Any:
+        """What the last step of a path returns where it is the only text."""
+        alone.rollback(0)
+        found = None
+        for act, what in self.steps[index]:
+            found = alone.shift(*what) if act == "shift" else getattr(alone, act)(what)
+        return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kinds", [("q8_0", "f16"), ("q8_0", "q8_0"), ("f16", "f32")], ids="/".join)
+def test_every_path_has_the_bits_of_a_text_alone(opened: Opener, kinds: tuple[str, str], seed: int) -> None:
+    """Random drafts, reading, forks, going back, shifts, resizing and saving, in company."""
+    kv_k, kv_v = kinds
+    root, alone = (opened(kv_k=kv_k, kv_v=kv_v) for _ in range(2))
+    if pool_of(root) is None:
+        pytest.skip("on this device, or with these caches, texts in company differ")
+    texts = Texts(root, seed)
+    refused = 0
+    for _ in range(70):
+        try:
+            texts.act(alone)
+        except (PoolFull, ContextFull):
+            refused += 1
+        held = {cell for path in texts.paths for cell in path.cells}
+        assert texts.pool.n_free == texts.pool.n_cells - len(held)
+        assert all(sorted(set(path.cells)) == path.cells for path in texts.paths)
+    assert refused < 60
+    for index, path in enumerate(texts.paths):
+        texts.replayed(alone, index)
+        alone.rollback(alone.n_past)
+        path.rollback(path.n_past)
+        assert path.save() == alone.save()
+    root.close()
+    alone.close()
+
+
+def test_texts_in_company_have_the_cells_of_each_alone_with_the_usual_caches(opened: Opener) -> None:
+    """Those that a user gets who asks for nothing."""
+    model = opened(n_ctx=640)
+    assert model.capabilities.in_company
+    assert isinstance(model, PooledModel)
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_caches_that_are_read_by_tiles_hold_one_text(opened: Opener, kind: str) -> None:
+    """There the sums of attention depend on where the cells of a text lie."""
+    assert pool_of(opened(kv_k=kind, kv_v=kind)) is None
+    assert pool_of(opened(flash_attention=False)) is None
+
+
+def test_prompts_read_together_leave_the_cells_of_each_read_alone(opened: Opener) -> None:
+    root, alone = opened(), opened()
+    chance = random.Random(2)
+    root.pool.resize(1200)
+    texts = [tokens(chance, n) for n in (40, 1, 0, 33, 7, 64, 17, 100, 2)]
+    paths = [root.pool.path() for _ in texts]
+    first = [chance.randrange(len(text) + 1) for text in texts]
+    root.pool.prefill([(path, text[:n]) for path, text, n in zip(paths, texts, first, strict=True)])
+    root.pool.prefill([(path, text[n:]) for path, text, n in zip(paths, texts, first, strict=True)])
+    for path, text in zip(paths, texts, strict=True):
+        alone.rollback(0)
+        alone.prefill(text)
+        assert path.save() == alone.save()
+
+
+def test_a_beginning_is_shared(model: SharedModel) -> None:
+    pool, n = model.pool, model.pool.n_cells
+    assert pool.n_free == n
+    model.prefill(list(range(300, 370)))
+    forks = [model.fork(70), model.fork(64)]
+    assert (pool.n_free, pool.n_shared) == (n - 70, 70)
+    assert [pool.n_more(path, 6) for path in (model, *forks)] == [6, 6, 6]
+    before = model.save()
+    forks[1].rollback(20)
+    pool.decode([(path, Tree.sequence([500])) for path in forks])
+    for path in forks:
+        path.keep([0])
+    forks[0].shift(3, 40)
+    assert model.save() == before
+    pool.resize(400)
+    assert (pool.n_shared, pool.n_free) == (20, 400 - 70 - 1 - 34)
+    assert model.save() == before
+
+
+def test_what_does_not_fit_the_pool_changes_nothing(model: SharedModel) -> None:
+    pool = model.pool
+    pool.resize(64)
+    model.prefill(list(range(300, 340)))
+    other = pool.path()
+    other.prefill([300])
+    model.decode(Tree.sequence([500] * 8))
+    pending, state = model.pending, (model.n_past, other.n_past)
+    with pytest.raises(PoolFull) as full:
+        pool.decode([(other, Tree.sequence([501] * 15)), (model, Tree.sequence([500] * 9))])
+    assert (full.value.n_free, full.value.n_needed) == (15, 16)
+    for refused in (lambda: other.prefill([300] * 16), lambda: pool.prefill([(other, [1] * 15), (model, [1] * 9)])):
+        with pytest.raises(PoolFull):
+            refused()
+    with pytest.raises(ValueError, match="hold"):
+        pool.resize(40)
+    assert (model.n_past, other.n_past) == state
+    assert len(pending) == 8 and pool.n_cells == 64
+
+
+def test_there_are_as_many_texts_as_a_decode_has_rows(model: SharedModel) -> None:
+    paths = [model.pool.path() for _ in range(model.settings.max_rows - 1)]
+    for refused in (model.pool.path, lambda: model.fork(0)):
+        with pytest.raises(PoolFull):
+            refused()
+    paths.pop().close()
+    assert model.fork(0).n_past == 0
+
+
+def test_a_pool_that_has_no_memory_for_another_size_stays_as_it_was(
+    model: SharedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.prefill(list(range(300, 340)))
+    fork = model.fork(35)
+    row, cells, saved = next_row(model), model.pool.n_cells, (model.save(), fork.save())
+    opened = LibraryContext.open
+
+    def refusing(context: LibraryContext, n_cells: int) -> None:
+        if n_cells > 400:
+            context.close()
+            raise BackendError("no memory")
+        opened(context, n_cells)
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(LibraryContext, "open", refusing)
+        model.pool.resize(500)
+    assert np.array_equal(next_row(model), row)
+    assert (model.pool.n_cells, model.save(), fork.save()) == (cells, *saved)
+    model.pool.resize(160)
+    fork.prefill([7] * 50)
+    assert np.array_equal(next_row(model), row)
+
+
+def test_a_cancelled_decode_leaves_all_paths_as_they_were_committed(model: SharedModel) -> None:
+    other = model.fork(0)
+    model.pool.prefill([(model, list(range(300, 340))), (other, list(range(400, 415)))])
+    rows, free = [next_row(path) for path in (model, other)], model.pool.n_free
+    trees = [Tree.sequence([5, 6, 7]), Tree.sequence([8, 9])]
+    model.pool.decode([(model, trees[0]), (other, trees[1])])
+    other.cancel()
+    with pytest.raises(Cancelled):
+        model.pool.decode([(model, Tree.sequence([5, 6, 7, 8])), (other, Tree.sequence([8, 9, 10]))])
+    assert (model.n_past, other.n_past, len(model.pending), len(other.pending)) == (40, 15, 0, 0)
+    assert model.pool.n_free == free
+    assert all(np.array_equal(next_row(path), row) for path, row in zip((model, other), rows, strict=True))
+
+
+def test_a_decode_that_fails_empties_all_paths_and_the_pool_goes_on(
+    model: SharedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails for no known reason may be what a damaged state has left."""
+    other = model.fork(0)
+    model.pool.prefill([(model, list(range(300, 340))), (other, list(range(400, 415)))])
+    row = next_row(model)
+    with monkeypatch.context() as patch, pytest.raises(BackendError, match="code -3"):
+        patch.setattr(model.context, "run", lambda n, *, logits: -3)
+        model.pool.decode([(model, Tree.sequence([5])), (other, Tree.sequence([6]))])
+    assert (model.n_past, other.n_past, model.pool.n_free) == (0, 0, model.pool.n_cells)
+    model.prefill(list(range(300, 340)))
+    assert np.array_equal(next_row(model), row)
+
+
+def test_what_no_pool_can_decode_is_refused(model: SharedModel, opened: Opener) -> None:
+    other, stranger = model.fork(0), opened()
+    with pytest.raises(ValueError, match="twice"):
+        model.pool.decode([(model, Tree.sequence([1])), (model, Tree.sequence([1]))])
+    with pytest.raises(ValueError, match="17 rows"):
+        model.pool.decode([(model, Tree.sequence([1] * 9)), (other, Tree.sequence([1] * 8))])
+    with pytest.raises(ValueError, match="another pool"):
+        model.pool.decode([(stranger, Tree.sequence([1]))])
+    with pytest.raises(ValueError, match="not trees"):
+        model.decode(Tree((1, 2), (-1, -1)))
+    other.close()
+    other.close()
+    with pytest.raises(Closed):
+        other.decode(Tree.sequence([1]))
+    other = model.fork(0)
+    model.close()
+    other.close()
+    for path in (model, other):
+        with pytest.raises(Closed):
+            path.prefill([1])
