@@ -12,6 +12,7 @@ import edge_spec
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.errors import PromptTooLong
 from edge_spec.model import TextModel
+from edge_spec.speculation.pool import pool_of
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
@@ -27,13 +28,15 @@ WISHES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["f32", "f16"])
-def onnx(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
-    if available() is not None:
+@pytest.fixture(scope="module", params=["onnx f32", "onnx f16", "llama auto"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
+    """Models whose texts share cells."""
+    engine, kind = request.param.split()
+    if engine == "onnx" and available() is not None:
         pytest.skip("the kernels were not built")
     folder = tmp_path_factory.mktemp("cache")
-    kind = request.param
-    with edge_spec.load("demo", engine="onnx", n_ctx=400, cache_dir=folder, kv_k=kind, kv_v=kind) as model:
+    with edge_spec.load("demo", engine=engine, n_ctx=400, cache_dir=folder, kv_k=kind, kv_v=kind) as model:
+        assert pool_of(model.followed["target"].model) is not None
         yield model
 
 
@@ -49,54 +52,50 @@ def outcomes(replies: Any) -> list[tuple[Any, ...]]:
     return [(each.token_ids, each.text, each.finish_reason) for each in found]
 
 
-@needs_kernels
 @pytest.mark.parametrize("asked", WISHES, ids=lambda asked: " ".join(map(str, asked)))
-def test_several_answers_are_the_attempts_of_one_seed(onnx: TextModel, asked: dict[str, Any]) -> None:
-    several = outcomes(onnx.generate(PROMPTS[0], n=5, seed=4, **asked))
-    assert several == [alone(onnx, PROMPTS[0], seed=4, attempt=n, **asked) for n in range(5)]
+def test_several_answers_are_the_attempts_of_one_seed(shared: TextModel, asked: dict[str, Any]) -> None:
+    several = outcomes(shared.generate(PROMPTS[0], n=5, seed=4, **asked))
+    assert several == [alone(shared, PROMPTS[0], seed=4, attempt=n, **asked) for n in range(5)]
 
 
-@needs_kernels
 @pytest.mark.parametrize("asked", WISHES[:4], ids=lambda asked: " ".join(map(str, asked)))
-def test_several_prompts_are_answered_as_each_alone(onnx: TextModel, asked: dict[str, Any]) -> None:
+def test_several_prompts_are_answered_as_each_alone(shared: TextModel, asked: dict[str, Any]) -> None:
     prompts = [*PROMPTS, "Tell me about cats. " * 12, *PROMPTS[:2]] * 3
-    several = outcomes(onnx.generate_many(prompts, seed=9, **asked))
-    assert several == [alone(onnx, prompt, seed=9, **asked) for prompt in prompts]
+    several = outcomes(shared.generate_many(prompts, seed=9, **asked))
+    assert several == [alone(shared, prompt, seed=9, **asked) for prompt in prompts]
 
 
-@needs_kernels
-def test_texts_that_fill_the_context_end_there(onnx: TextModel) -> None:
+def test_texts_that_fill_the_context_end_there(shared: TextModel) -> None:
     prompts = ["cat " * 150, "dog " * 250, "bird " * 5000, "Hi!"]
-    replies = onnx.generate_many(prompts, seed=1, raw=True, ignore_eos=True)
+    replies = shared.generate_many(prompts, seed=1, raw=True, ignore_eos=True)
     found = outcomes(replies)
     assert [reason for *_, reason in found] == ["context", "context", "error", "context"]
     assert isinstance(replies[2].error, PromptTooLong)
     for index in (0, 1, 3):
-        assert found[index] == alone(onnx, prompts[index], seed=1, raw=True, ignore_eos=True)
+        assert found[index] == alone(shared, prompts[index], seed=1, raw=True, ignore_eos=True)
 
 
-@needs_kernels
-def test_the_ledger_says_what_further_cells_take(onnx: TextModel) -> None:
-    assert onnx.check_memory()
-    held = onnx.ledger.held_bytes
-    replies = onnx.generate_many([f"{n} " + "cat " * 200 for n in range(4)], seed=1, raw=True, max_tokens=20)
+def test_the_ledger_says_what_further_cells_take(shared: TextModel) -> None:
+    assert shared.check_memory()
+    held = shared.ledger.held_bytes
+    replies = shared.generate_many([f"{n} " + "cat " * 200 for n in range(4)], seed=1, raw=True, max_tokens=20)
     next(replies)
-    pool = onnx.followed["target"].model.pool
-    line = next(line for line in onnx.ledger if line.owner == "texts")
+    pool = shared.followed["target"].model.pool
+    line = next(line for line in shared.ledger if line.owner == "texts")
     assert line.predicted_bytes >= 2 * 200 * pool.cell_bytes
     assert pool.n_cells * pool.cell_bytes >= line.predicted_bytes
-    onnx.ledger.check_integrity()
+    shared.ledger.check_integrity()
     replies.close()
-    assert onnx.check_memory()
-    assert not [line for line in onnx.ledger if line.owner == "texts"]
-    assert onnx.ledger.held_bytes == held
+    assert shared.check_memory()
+    assert not [line for line in shared.ledger if line.owner == "texts"]
+    assert shared.ledger.held_bytes == held
 
 
-@pytest.mark.parametrize("engine", ["llama", "onnx"])
-def test_where_texts_come_one_after_the_other_they_are_the_same(engine: str, tmp_path: Path) -> None:
-    """llama.cpp, and a budget with no room for more caches."""
-    with edge_spec.load("demo", engine=engine, n_ctx=256, cache_dir=tmp_path) as model:
-        if engine == "onnx":
+@pytest.mark.parametrize(("engine", "kind"), [("llama", "auto"), ("llama", "f16"), ("onnx", "auto")])
+def test_where_texts_come_one_after_the_other_they_are_the_same(engine: str, kind: str, tmp_path: Path) -> None:
+    """With 16-bit caches on llama.cpp, and where a budget has no room for more caches."""
+    with edge_spec.load("demo", engine=engine, n_ctx=256, cache_dir=tmp_path, kv_k=kind, kv_v=kind) as model:
+        if kind == "auto":
             model.ledger.claim("test", "the rest", (model.ledger.left_bytes or 0) - 1000)
         several = outcomes(model.generate_many(PROMPTS, seed=2, max_tokens=20))
         assert several == [alone(model, prompt, seed=2, max_tokens=20) for prompt in PROMPTS]
@@ -104,9 +103,9 @@ def test_where_texts_come_one_after_the_other_they_are_the_same(engine: str, tmp
         assert answers == [alone(model, PROMPTS[1], seed=2, attempt=n, max_tokens=20) for n in range(2)]
 
 
-@needs_kernels
-def test_a_real_model_writes_several_texts_as_each_alone(tmp_path: Path) -> None:
-    with edge_spec.load("smollm2", engine="onnx", speculation="off", n_ctx=256, cache_dir=tmp_path) as model:
+@pytest.mark.parametrize("engine", ["llama", pytest.param("onnx", marks=needs_kernels)])
+def test_a_real_model_writes_several_texts_as_each_alone(engine: str, tmp_path: Path) -> None:
+    with edge_spec.load("smollm2", engine=engine, speculation="off", n_ctx=256, cache_dir=tmp_path) as model:
         several = outcomes(model.generate_many(PROMPTS, seed=2, max_tokens=16))
         assert several == [alone(model, prompt, seed=2, max_tokens=16) for prompt in PROMPTS]
         answers = outcomes(model.generate(PROMPTS[1], n=3, seed=2, max_tokens=16))
