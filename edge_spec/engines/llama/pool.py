@@ -85,7 +85,7 @@ class LlamaPool:
         self.capabilities = capabilities
         self.n_vocab = weights.n_vocab
         self.n_ctx = settings.n_ctx
-        self.cell_bytes = cell_bytes
+        self.cell_bytes, self.text_bytes = cell_bytes, 0
         self.n_cells = settings.n_cells - settings.max_rows
         self.context = LibraryContext(weights, settings)
         self._paths: list[LlamaPath] = []
