@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hybrid_files import HybridFiles
 
 import edge_spec
 from edge_spec.controller.candidates import TEXT_CACHES
@@ -32,6 +33,23 @@ def test_what_is_planned_is_what_the_caches_take(tmp_path: Path, kind: str) -> N
     assert TEXT_CACHES not in without.chosen.tables
     held = [chosen.held_bytes - chosen.base_bytes for chosen in (planned.chosen, without.chosen)]
     assert held[0] - held[1] == planned.chosen.tables[TEXT_CACHES]
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["lfm2", "qwen35"])
+def test_states_of_several_texts_are_planned_as_they_are_claimed(
+    hybrids: HybridFiles, tmp_path: Path, name: str
+) -> None:
+    asked = ASKED | {"cache_dir": tmp_path}
+    planned = plan(hybrids[name], texts=5, **asked)
+    with edge_spec.load(hybrids[name], **asked) as model:
+        target = model.followed["target"].model
+        assert isinstance(target, PooledModel)
+        # Those of one text, which the plan names line by line.
+        lines = {line.name: line.predicted_bytes for line in model.ledger if line.owner == "target"}
+        names = ("recurrent state", "snapshots for drafts", "copies of the state")
+        assert target.pool.text_bytes == sum(lines[name] for name in names)
+        assert planned.chosen.tables[TEXT_CACHES] == 5 * (304 * target.pool.cell_bytes + target.pool.text_bytes)
 
 
 @needs_kernels
