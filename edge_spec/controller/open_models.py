@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
@@ -25,6 +27,8 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import Learner, Mode, mode_of
+from edge_spec.speculation.pool import Path as TextPath
+from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.trimmed_model import TrimmedModel
 from edge_spec.tokens.tokenizer import FileTokenizer
@@ -249,7 +253,7 @@ class OpenModels:
             self._measurements.recall(candidate, smaller.learners)
             self._learning = candidate, smaller.learners
             self.ledger.gauge("process", DRAFT_TABLES, lambda: self.target.held_bytes)
-            self.target.change_drafter(drafter, lambda: smaller.drafter_beside(candidate.mode))
+            self.target.change_drafter(drafter, partial(smaller.drafter_beside, candidate.mode))
         except BaseException:
             self._stop_drafting()
             raise
@@ -334,6 +338,9 @@ class _SmallerModels:
         self._candidate = candidate
         self._files = files
         self._open = open_it
+        # Of the first text, by role; and of a further one, the target among them.
+        self._first: dict[str, LanguageModel] = {}
+        self._paths: dict[str, TextPath] = {}
 
     def remember(self, name: str, learner: Learner) -> None:
         """Note what learns; it is given what was learned before as soon as the whole drafter is built.
@@ -345,10 +352,12 @@ class _SmallerModels:
         else:
             self.learners[name] = learner
 
-    def drafter_beside(self, mode: Mode) -> Drafter:
-        """Return a drafter for a further text: like the first one, but of tables only."""
-        if not mode.needs:
-            return mode.build(self)
+    def drafter_beside(self, mode: Mode, target: TextPath) -> Drafter:
+        """Return a drafter for a further text: like the first one, but of tables only if its models know one text."""
+        if all(pool_of(model) is not None for model in self._first.values()):
+            beside = copy(self)
+            beside._paths = {"target": target}
+            return mode.build(beside)
         return mode_of("auto", given=frozenset()).build(self) if "text" in self.learners else NoDrafter()
 
     def draft(self, *, trees: bool) -> LanguageModel:
@@ -360,6 +369,13 @@ class _SmallerModels:
         return self._opened("intermediate", trees)
 
     def _opened(self, role: str, trees: bool) -> LanguageModel:
-        model = self._open(role, self._candidate, replace(self._candidate.models[role], trees=trees)).model
+        model: LanguageModel
+        pool = pool_of(self._first[role]) if self._paths else None
+        if pool is not None:
+            reads_between = self.draft_reads_intermediate and "intermediate" in self._paths
+            model = self._paths[role] = pool.path(self._paths["intermediate" if reads_between else "target"])
+        else:
+            own = replace(self._candidate.models[role], trees=trees)
+            model = self._first[role] = self._open(role, self._candidate, own).model
         kept = kept_tokens(self._files["target"], self._files[role])
         return model if kept is None else TrimmedModel(model, kept)

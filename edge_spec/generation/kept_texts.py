@@ -111,7 +111,8 @@ class KeptTexts:
     def sit_at(self, text: Speculator, owner: object | None, *, is_begun: bool) -> None:
         """Let the drafter draft for a text that is written. What its models know of another one is kept."""
         seat = self._target.seat
-        if text is seat:
+        if self._target.drafts_for(text):
+            self._target.seat = text
             return
         former = next((each for each, kept in self._idle.items() if kept is seat), None)
         if former is not None and seat.drafter.followed:

@@ -220,6 +220,7 @@ class Speculator:
         """
         self.forget()
         if "target" not in states:
+            self.drafter.restore({}, ())
             raise StateError("the saved state is incomplete", hint="read the text again instead")
         self._target.restore(states["target"], text)
         self.drafter.restore(states, text)

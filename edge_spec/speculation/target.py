@@ -1,4 +1,4 @@
-"""A target, the texts that lie in its cells, and the drafter, which sits with one of them."""
+"""A target, the texts that lie in its cells, and what drafts for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.pool import Path, pool_of
+from edge_spec.speculation.pool import Path, Pool, pool_of
 
 __all__ = ["Target", "path_of"]
 
@@ -20,23 +20,28 @@ class Target:
     An engine whose cells are a pool holds any number of texts, each a path through it, and one decode can advance
     several of them. Any other engine holds one text.
 
+    Each text has a drafter. Where further texts have none with models, since these know one text each, the first one
+    sits with the text that is written.
+
     Args:
         seat: the first text, with the drafter. Where there is a pool, its model is the path that is there since the
             target was opened.
-        drafter_beside: makes a drafter for a further text.
+        drafter_beside: makes a drafter for a further text, by its path.
 
     Attributes:
         model: the target.
         pool: its cells; None where the engine has those of one text.
         texts: the texts, whether somebody writes them or not.
-        seat: the text that the drafter drafts for.
+        seat: the text that is written alone, or was.
+        draft_pools: the cells of the drafters' models.
     """
 
-    def __init__(self, seat: Speculator, drafter_beside: Callable[[], Drafter] = NoDrafter) -> None:
+    def __init__(self, seat: Speculator, drafter_beside: Callable[[Path], Drafter] = lambda path: NoDrafter()) -> None:
         self._drafter_beside = drafter_beside
         self.model, self.pool = seat.model, pool_of(seat.model)
         self.seat = seat
         self.texts = [seat]
+        self.draft_pools = _pools_of(seat.drafter)
 
     @property
     def drafter(self) -> Drafter:
@@ -63,9 +68,13 @@ class Target:
         return forked
 
     def _added(self, path: Path) -> Speculator:
-        text = Speculator(path, self._drafter_beside())
+        text = Speculator(path, self._drafter_beside(path))
         self.texts.append(text)
         return text
+
+    def drafts_for(self, text: Speculator) -> bool:
+        """Return whether a text has all that drafts, without that of ``seat``."""
+        return text is self.seat or text.drafter.followed.keys() == self.drafter.followed.keys()
 
     def sit_at(self, text: Speculator, *, is_begun: bool) -> None:
         """Let the drafter draft for another text.
@@ -73,9 +82,12 @@ class Target:
         Args:
             is_begun: it is being written; if not, ``Speculator.begin`` comes next.
         """
-        drafter = self.drafter
-        self.seat.draft_with(text.drafter)
+        former, drafter = self.seat, self.drafter
+        has_own = self.drafts_for(text)
         self.seat = text
+        if has_own:
+            return
+        former.draft_with(text.drafter)
         if is_begun:
             text.draft_with(drafter)
         else:
@@ -89,16 +101,19 @@ class Target:
             assert self.pool is not None
             self.pool.prefill([(path_of(text), tokens) for text, tokens in pieces])
 
-    def change_drafter(self, drafter: Drafter | None, drafter_beside: Callable[[], Drafter] = NoDrafter) -> None:
-        """Close the drafter and continue with another one, or with none.
+    def change_drafter(
+        self, drafter: Drafter | None, drafter_beside: Callable[[Path], Drafter] = lambda path: NoDrafter()
+    ) -> None:
+        """Close all drafters and continue with others, or with none.
 
         Args:
             drafter_beside: makes a drafter for each of the other texts.
         """
-        self.drafter.close()
+        self._close_drafters()
         self._drafter_beside = drafter_beside
+        self.draft_pools = _pools_of(drafter) if drafter is not None else []
         for text in self.texts:
-            text.draft_with(drafter or NoDrafter() if text is self.seat else drafter_beside())
+            text.draft_with(drafter or NoDrafter() if text is self.texts[0] else drafter_beside(path_of(text)))
 
     @property
     def held_bytes(self) -> int:
@@ -130,9 +145,19 @@ class Target:
             followed.model.resume()
 
     def close(self) -> None:
-        """Free the target and the drafter."""
-        self.drafter.close()
+        """Free the target and the drafters."""
+        self._close_drafters()
         self.model.close()
+
+    def _close_drafters(self) -> None:
+        for text in self.texts:
+            text.drafter.close()
+
+
+def _pools_of(drafter: Drafter) -> list[Pool]:
+    """Return the pools of a drafter's models, as far as they have one."""
+    pools = {id(pool): pool for each in drafter.followed.values() if (pool := pool_of(each.model)) is not None}
+    return list(pools.values())
 
 
 def path_of(text: Speculator) -> Path:

@@ -39,7 +39,7 @@ def new_driver(
 ) -> Driver:
     """A driver of a table model, on which each token takes a byte."""
     model = TableModel(TABLE, n_ctx=n_ctx, n_cells=n_cells, max_rows=rows)
-    target = Target(Speculator(model, NgramDrafter()), NgramDrafter)
+    target = Target(Speculator(model, NgramDrafter()), lambda path: NgramDrafter())
     return Driver(target, letters(-1), SessionCache(Ledger(budget)))
 
 

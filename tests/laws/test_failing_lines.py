@@ -34,7 +34,7 @@ class StruckOut(BaseException):
 
 def new_driver(letters: Any) -> Driver:
     model = TableModel(_TABLE, n_ctx=48, n_cells=160, max_rows=16)
-    return Driver(Target(Speculator(model, NgramDrafter()), NgramDrafter), letters(-1))
+    return Driver(Target(Speculator(model, NgramDrafter()), lambda path: NgramDrafter()), letters(-1))
 
 
 def new_reply(driver: Driver, number: int) -> Reply:

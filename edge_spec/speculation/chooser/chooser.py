@@ -438,7 +438,10 @@ class Chooser(Drafter):
             names = tuple(name for name in names if all(name in other._names for other in choosers))
         company = self._companies.get((len(choosers), names))
         if company is None:
-            seconds = {int(n): seconds for n, seconds in self.prices.curve.as_json().items()}
+            # Its narrowest decode has a row of each: what is measured is compared with that.
+            first, curve = len(choosers), self.prices.curve
+            known = {int(n): seconds for n, seconds in curve.as_json().items()}
+            seconds = {first: curve(first)} | {n: seconds for n, seconds in known.items() if n > first}
             mine = [candidate for candidate in self.candidates if candidate.name in names]
             drafters = [candidate.drafter for candidate in mine]
             company = Chooser(drafters, seconds=seconds, most=max(most, 1), n_texts=len(choosers), clock=self._clock)

@@ -152,12 +152,16 @@ class CostCurve:
             if self._is_stale(n):
                 little = _LITTLE * narrowest * (n - self._widths[0])
                 followed = narrowest + max(0.0, self._rise(n) * steeper - little)
+                # What a noisy moment of one width says of others is not worth more than rows one by one.
+                followed = min(followed, narrowest * n / self._widths[0])
                 shape[n] = max(followed, shape[n_rows]) if n > n_rows else min(followed, shape[n_rows])
 
 
 def _rising(seconds: Mapping[int, float]) -> dict[int, float]:
-    """Return a curve in which fewer rows never take longer than more: what does has met a slow moment."""
+    """Return a curve in which fewer rows never take longer than more, nor more of them longer than the fewest, one
+    decode after the other: what does has met a slow moment."""
     least, rising = float("inf"), dict[int, float]()
     for n in sorted(seconds, reverse=True):
         rising[n] = least = min(least, seconds[n])
-    return rising
+    narrowest = min(rising, default=0)
+    return {n: min(each, rising[narrowest] * n / narrowest) for n, each in rising.items()}
