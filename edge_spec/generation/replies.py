@@ -104,7 +104,7 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
         self._driver = driver
         self._on_notice = on_notice
         self.answers = tuple(self._reply(index, each, next_limit, context) for index, each in enumerate(asked))
-        self._unfinished = {reply: None for reply in self.answers if not reply.is_complete}
+        self._unfinished = {reply.writing: reply for reply in self.answers if not reply.is_complete}
 
     def _reply(self, index: int, asked: Asked, next_limit: Callable[[], int], context: Callable[[], Context]) -> Reply:
         error, prompt = asked.error, tuple[int, ...]()
@@ -153,9 +153,9 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
         shortest = self._shortest()
         if shortest is None:
             return
-        for reply in [reply for reply in self._unfinished if not reply.writing.is_over]:
+        for writing, reply in [each for each in self._unfinished.items() if not each[0].is_over]:
             # Where the context is full it ends without another token.
-            if (len(reply.writing.writer.token_ids), reply.index) > (shortest.n_final, shortest.index):
+            if (len(writing.writer.token_ids), reply.index) > (shortest.n_final, shortest.index):
                 reply.end("cancelled")
                 self._look_at(reply)
 
@@ -182,8 +182,8 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
     def _piece(self, *, drives: bool) -> tuple[int, str] | None:
         while self._unfinished:
             # Text that was held back until one of them ended.
-            for reply in islice(self._unfinished, _MOST_AT_ONCE):
-                if piece := reply.writing.hand_out():
+            for writing, reply in islice(self._unfinished.items(), _MOST_AT_ONCE):
+                if piece := writing.hand_out():
                     self._look_at(reply)
                     return reply.index, piece
             try:
@@ -203,7 +203,7 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
     def _advance(self, *, drives: bool) -> bool:
         """Take what there is of a reply, after a round if nothing is; False if it takes a round and ``drives`` is not
         set."""
-        replies = {reply.writing: reply for reply in islice(self._unfinished, _MOST_AT_ONCE)}
+        replies = dict(islice(self._unfinished.items(), _MOST_AT_ONCE))
         over = next((each for each in replies if each.is_over), None)
         found = (over, over.take()) if over is not None else None
         # A round brings something of each: it is looked at all of them once for that.
@@ -234,12 +234,12 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
 
     def do_round(self, groups: Sequence[Replies]) -> None:
         """Do a round for this group and others."""
-        wanted = [reply.writing for group in groups for reply in islice(group._unfinished, _MOST_AT_ONCE)]
+        wanted = [writing for group in groups for writing in islice(group._unfinished, _MOST_AT_ONCE)]
         self._driver.advance(wanted, self.reader, lambda: all(group.is_cancelled for group in groups))
 
     def _look_at(self, reply: Reply) -> None:
         if reply.is_complete:
-            self._unfinished.pop(reply, None)
+            self._unfinished.pop(reply.writing, None)
 
     def _notice(self, sentence: str) -> None:
         if sentence not in self.notices:

@@ -244,6 +244,8 @@ class Writing:
 
     def hand_out(self) -> str:
         """Hand out the text that has been taken; empty if there is none."""
+        if self._n_handed_out == len(self._pieces):
+            return ""
         piece, self._n_handed_out = self.held, len(self._pieces)
         return piece
 

@@ -132,13 +132,12 @@ def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Brea
 
 def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:
     """Return how many tokens follow the last sequence breaker of the text."""
-    for place, token in enumerate(recent):
-        tails = breakers.get(token)
-        if tails is None:
+    for place, token in enumerate(recent if breakers else ()):
+        if token not in breakers:
             continue
         complete = [
             len(tail)
-            for tail in tails
+            for tail in breakers[token]
             if len(tail) <= place and all(recent[place - 1 - i] == tail[i] for i in range(len(tail)))
         ]
         if complete:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,12 +48,15 @@ class Statistics:
 
     def copy(self) -> Statistics:
         """Return the same counts and times, to be kept while these go on."""
-        kept = copy(self)
+        # What ``copy`` and ``Counter.copy`` do in more time: a copy is made for each token of texts in company.
+        kept = Statistics.__new__(Statistics)
+        numbers = kept.__dict__
+        numbers.update(self.__dict__)
         for name in _COUNTERS:
-            # What ``Counter.copy`` does in four times the time: a copy is made for each token of texts in company.
             counts: Counter[Any] = Counter.__new__(Counter)
-            dict.update(counts, getattr(self, name))
-            setattr(kept, name, counts)
+            if own := numbers[name]:
+                dict.update(counts, own)
+            numbers[name] = counts
         return kept
 
     def add(self, done: Round, drafter: str = "") -> None:
