@@ -35,7 +35,7 @@ _PATIENCE_S = 2.0
 """A reply that nobody has read on for so long makes room for one that waits."""
 
 _WORTH_SHARING = 8
-"""Shorter beginnings are read again: a tile that two texts share is copied anyway."""
+"""Shorter beginnings are read again: a tile that two texts share is copied anyway. Nor is waited for so few tokens."""
 
 _PIECE_DECODES = 2.0
 """Of prompts that are read while others are written, as much as takes so many decodes is read in a round, and more
@@ -371,7 +371,7 @@ class Driver:
         """Return the text that begins most like some tokens, and how many it shares with them.
 
         It is one that is being written, or was written for the same group. Only where a cell has the same bits however
-        it was computed.
+        it was computed. What it has yet to read is waited for only where that is worth it.
         """
         best: tuple[Speculator | None, int] = (None, 0)
         if self.target.pool is None or self.target.model.capabilities.reuse_step != 1:
@@ -382,13 +382,16 @@ class Driver:
             text = _place_of(writing)
             if writing.context.shares:
                 texts[text] = writing.is_reading and self._goes_on(writing, wanted)
+        coming = best
         for text, is_reading in texts.items():
+            n_past = text.model.n_past
             # What it has not read yet it will have read soon, if it is being read.
-            end = len(text.text) if is_reading else text.model.n_past
-            n = common_prefix(text.text[:end], tokens[:-1])
-            if n >= _WORTH_SHARING and n > best[1]:
-                best = text, n
-        return best
+            n = common_prefix(text.text if is_reading else text.text[:n_past], tokens[:-1])
+            coming, best = max(coming, (text, n), key=_length_of), max(best, (text, min(n, n_past)), key=_length_of)
+        if best[1] < _WORTH_SHARING:
+            best = None, 0
+        # Whoever waits for a few tokens is written behind the others, in decodes of its own at the end.
+        return coming if coming[1] - best[1] >= _WORTH_SHARING else best
 
     def _group_of(self, text: Speculator) -> object | None:
         """Return the group of replies for which a text was written that nobody writes any more."""
@@ -654,6 +657,10 @@ def _undo(texts: Iterable[Speculator]) -> None:
     """Drop what a round was about to write."""
     for text in texts:
         text.end_reply()
+
+
+def _length_of(twin: tuple[object, int]) -> int:
+    return twin[1]
 
 
 def _arrival(writing: Writing) -> int:

@@ -435,6 +435,19 @@ def test_one_prompt_is_read_once(letters: Any, monkeypatch: Any) -> None:
     assert sum(read) == len(prompt) - 1
 
 
+def test_nobody_waits_for_a_few_tokens_that_another_one_reads(letters: Any, monkeypatch: Any) -> None:
+    """Who waits is written behind the others, in decodes of its own; the beginning of all is worth that, not more."""
+    begin = [1, 2, 3] * 4
+    prompts = [[*begin, 0, 1, 2], *([*begin, 1, n, 2] for n in range(3))]
+    world = World(letters(), [request(prompt, max_tokens=6) for prompt in prompts], drafters=NoDrafter)
+    decodes = watched_decodes(world, monkeypatch)
+    replies = world.replies()
+    replies.read()
+    # In between there are five, and those that lacked cells.
+    assert (decodes[0], {*decodes[1:-1]}, decodes[-1]) == (1, {4}, 3)
+    assert [outcome(reply) for reply in replies.answers] == [world.alone(each) for each in world.requests]
+
+
 def test_the_ledger_has_further_cells_while_they_are_used(letters: Any) -> None:
     long = [1, 2, 3, 4] * 10
     world = World(letters(), [request([n, *long], max_tokens=6) for n in range(4)], budget=1000)
