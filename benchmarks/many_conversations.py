@@ -4,7 +4,7 @@
 
 Each turn of each conversation is a short question and an answer of some tokens; the conversations take turns, so that
 each has been pushed out of the cells by all others when it is its turn again. Printed is what the process holds after
-each twentieth part, the peak in it, and who holds memory by the ledger. The exit code is 1 where the peak is beyond the
+each fortieth part, the peak in it, and who holds memory by the ledger. The exit code is 1 where the peak is beyond the
 budget. With ``--save`` each conversation is saved after each turn, as ``chat --save`` does.
 """
 
@@ -21,7 +21,7 @@ import edge_spec
 from edge_spec.memory.budget import parse_memory
 from edge_spec.memory.usage import resident_bytes
 
-_PARTS = 20
+_PARTS = 40
 
 
 def main() -> int:

@@ -14,6 +14,8 @@ after it has ended.
 
 With ``--first`` it is something else: seconds until a short request has its first token (a reply of one token), alone,
 and while another client's answer of 500 tokens is being written and a third one's prompt of 1,500 tokens is read.
+With ``--shared`` eight conversations begin at once with one system prompt of some 1,000 tokens: printed are their
+prompts' tokens, how many of these were computed, and how many cells several texts held together, by ``/metrics``.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from edge_spec.speculation.pool import PooledModel
 
 _PORT = 18973
 _SLOTS = 16
+_SHARING = 8
+_PROMPT_S, _PROMPT_ROWS = "prompt_seconds_total", 'rows_total{purpose="prompt"}'
 _START_S = 120.0
 
 
@@ -117,12 +121,12 @@ class Server:
         self._process.wait()
         self._log.close()
 
-    async def prompt_seconds(self, connection: Connection) -> float:
-        """Return how many seconds prompts have taken so far; 0 where that is not told."""
+    async def told(self, connection: Connection, name: str) -> float:
+        """Return a number of ``/metrics``; 0 where there is none."""
         if not self.metrics:
             return 0.0
         lines = (await connection.ask("/metrics")).decode().splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith("edge_spec_prompt_seconds_total"))
+        return next((float(line.split()[1]) for line in lines if line.startswith(f"edge_spec_{name} ")), 0.0)
 
 
 def _body(number: int, n_tokens: int, temperature: float, prompt: str = "") -> dict[str, Any]:
@@ -155,13 +159,13 @@ async def _together(server: Server, n: int, asked: argparse.Namespace, temperatu
     streams = {"stream": True, "stream_options": {"include_usage": True}} if asked.streams else {}
     for round_number in range(asked.rounds + 1):
         bodies = [_body(round_number * 1000 + number, asked.tokens, temperature) | streams for number in range(n)]
-        before = await server.prompt_seconds(connections[0])
+        before = await server.told(connections[0], _PROMPT_S)
         begun = time.perf_counter()
         replies = await asyncio.gather(
             *(connection.ask("/v1/completions", body) for connection, body in zip(connections, bodies, strict=True))
         )
         spent = time.perf_counter() - begun
-        reading = await server.prompt_seconds(connections[0]) - before
+        reading = await server.told(connections[0], _PROMPT_S) - before
         n_tokens = sum(map(_n_tokens, replies))
         if n_tokens != n * asked.tokens:
             raise SystemExit(f"{server.name} wrote {n_tokens} tokens, not {n * asked.tokens}")
@@ -214,6 +218,38 @@ async def _first(server: Server, asked: argparse.Namespace) -> tuple[float, floa
     return median(alone), median(beside)
 
 
+async def _shared(server: Server, asked: argparse.Namespace) -> str:
+    """Return what becomes of one system prompt of several conversations."""
+    watching, *connections = [Connection(_PORT) for _ in range(_SHARING + 1)]
+    system = " ".join(f"Rule {number}: be kind to visitor {number}." for number in range(90))
+    bodies = []
+    for number in range(_SHARING):
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": f"What is rule {number}?"}]
+        bodies.append({"messages": messages, "max_tokens": asked.tokens, "seed": number, "ignore_eos": True})
+    before = await server.told(watching, _PROMPT_ROWS)
+    held = await server.told(watching, 'cells{state="all"}') - await server.told(watching, 'cells{state="free"}')
+    asking = [
+        asyncio.ensure_future(connection.ask("/v1/chat/completions", body))
+        for connection, body in zip(connections, bodies, strict=True)
+    ]
+    shared = most = 0.0
+    while not all(each.done() for each in asking):
+        shared = max(shared, await server.told(watching, 'cells{state="shared"}'))
+        now = await server.told(watching, 'cells{state="all"}') - await server.told(watching, 'cells{state="free"}')
+        most = max(most, now - held)
+        await asyncio.sleep(0.02)
+    usage = [json.loads(await each)["usage"] for each in asking]
+    n_read = await server.told(watching, _PROMPT_ROWS) - before
+    for connection in (watching, *connections):
+        connection.close()
+    n_tokens = sum(each["prompt_tokens"] + each["completion_tokens"] for each in usage)
+    n_prompts = sum(each["prompt_tokens"] for each in usage)
+    return (
+        f"{_SHARING} prompts of {n_prompts} tokens, {n_read:.0f} of them computed; {n_tokens} tokens of texts in "
+        f"{most:.0f} cells, {shared:.0f} of them shared"
+    )
+
+
 def _servers(asked: argparse.Namespace) -> list[Server]:
     ours = [sys.executable, "-m", "edge_spec", "serve", asked.model, "--port", str(_PORT), "--engine", "onnx"]
     ours += ["--ctx", "2048"]
@@ -238,6 +274,7 @@ def main() -> None:
     parser.add_argument("--temperatures", default="0,0.8")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", action="store_true", help="measure the first token of a short request")
+    parser.add_argument("--shared", action="store_true", help="let conversations share a system prompt")
     parser.add_argument("--streams", action="store_true", help="let replies be streamed")
     parser.add_argument("--plain", action="store_true", help="ours with plain decoding only")
     parser.add_argument("--only", default="", help="only servers whose names hold this")
@@ -248,12 +285,15 @@ def main() -> None:
     sizes = [int(size) for size in asked.requests.split(",")]
     if asked.first:
         print(f"{'server':24} {'alone, s':>9} {'beside, s':>9}")
-    else:
+    elif not asked.shared:
         print(f"{'server':24} {'temperature':>11} " + " ".join(f"{n:>6} (read, bound)" for n in sizes))
     for server in _servers(asked):
         lines: list[tuple[float, list[Speed]]] = []
-        before = _bounds(sizes, asked) if server.metrics and not asked.first else []
+        before = _bounds(sizes, asked) if server.metrics and not (asked.first or asked.shared) else []
         with server:
+            if asked.shared:
+                print(f"{server.name:24} {asyncio.run(_shared(server, asked))}", flush=True)
+                continue
             if asked.first:
                 alone, beside = asyncio.run(_first(server, asked))
                 print(f"{server.name:24} {alone:9.3f} {beside:9.3f}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from weakref import WeakSet
 
@@ -12,6 +13,9 @@ from edge_spec.errors import PoolFull
 from edge_spec.speculation.pool import TILE
 
 __all__ = ["PathTiles", "Tiles", "n_tiles"]
+
+_LATEST = 64
+"""Whoever has taken one of so many last tiles may grow beyond it."""
 
 
 def n_tiles(n_cells: int) -> int:
@@ -31,6 +35,7 @@ class Tiles:
         self.n = n
         self.paths: WeakSet[PathTiles] = WeakSet()
         self._n_holders: dict[int, int] = {}
+        self._latest: deque[int] = deque(maxlen=_LATEST)
         self._end = 0
 
     @property
@@ -72,19 +77,21 @@ class Tiles:
     def take(self, wish: int) -> int:
         """Return a free tile, now held once: the one that is wished for, so that paths lie in stretches.
 
-        Where that is taken it is the middle of the longest free stretch: whoever grows towards that has as much room.
+        Where that is taken it is one of the longest free stretch: its first one, or, where somebody grows towards it,
+        that in the middle, so that both have as much room.
         """
-        tile = wish if wish < self.n and wish not in self._n_holders else self._middle()
+        tile = wish if wish < self.n and wish not in self._n_holders else self._apart()
         self._end = max(self._end, tile + 1)
         self._n_holders[tile] = 1
+        self._latest.append(tile)
         return tile
 
-    def _middle(self) -> int:
-        """Return the middle of the longest free stretch."""
+    def _apart(self) -> int:
+        """Return where a path goes on that cannot go on where it is."""
         held = np.array([-1, *sorted(self._n_holders), self.n])
         longest = int(np.diff(held).argmax())
         before, after = held[longest : longest + 2].tolist()
-        return int(before + after) // 2
+        return int(before + after) // 2 if before in self._latest else int(before) + 1
 
     def hold(self, tile: int) -> None:
         """One more path holds a tile."""

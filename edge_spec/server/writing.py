@@ -69,6 +69,7 @@ class Work(AsyncIterator[Batch]):
         self._writer = writer
         self._ready: Iterator[Batch | None] = iter(())
         self._held: list[Batch | None] = []
+        self._n_held = 0
         self._batches: asyncio.Queue[Batch | None] = asyncio.Queue()
         self._error: BaseException | None = None
         self._begun = self._stopped = False
@@ -118,12 +119,20 @@ class Work(AsyncIterator[Batch]):
         try:
             while self._error is None and (batch := next(self._ready)) is not None:
                 self.kept.grow(_bytes_of(batch))
-                self._held.append(batch)
+                self._hold(batch)
         except StopIteration:
             return False
         except BaseException as error:
             self._error = error
         return self._error is None
+
+    def _hold(self, batch: Batch) -> None:
+        self._n_held += 1
+        before = self._held[-1] if self._held else None
+        if before is not None and before[0] == batch[0] and before[1] and batch[1]:
+            before[1].extend(batch[1])
+        else:
+            self._held.append(batch)
 
     def fail(self, error: BaseException) -> None:
         """It cannot go on."""
@@ -139,9 +148,9 @@ class Work(AsyncIterator[Batch]):
             if self.replies is not None:
                 self.replies.close()
             self._held.append(None)
-        elif len(self._held) < self._most_held:
+        elif self._n_held < self._most_held:
             return []
-        held, self._held = self._held, []
+        held, self._held, self._n_held = self._held, [], 0
         return held
 
     # --- in the event loop

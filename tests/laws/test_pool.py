@@ -205,3 +205,26 @@ def test_paths_that_grow_in_turn_lie_in_long_stretches(n_paths: int, *, shares: 
         ids = path.tiles.ids
         n_pieces = 1 + sum(after != before + 1 for before, after in itertools.pairwise(ids))
         assert len(ids) / n_pieces >= 32
+
+
+@pytest.mark.parametrize("n_each", [12, 40])
+def test_a_path_that_grows_alone_fills_the_cells_of_others_from_their_beginning(n_each: int) -> None:
+    """The pool was full; those who wait give up their cells one after the other, in any order."""
+    root = TableModel(TABLE, n_ctx=20 * n_each * TILE, n_cells=20 * n_each * TILE, max_rows=16)
+    root.pool.prefill([(root, [1])])
+    others = [root.fork(0) for _ in range(19)]
+    for other in others:
+        root.pool.prefill([(other, [1] * n_each * TILE)])
+    assert root.pool.n_free == (n_each - 1) * TILE
+    # Whoever has just grown may grow on.
+    for _ in range(n_each - 1):
+        root.pool.prefill([(root, [1] * TILE)])
+    random.Random(n_each).shuffle(others)
+    grown = root.fork(0)
+    while others:
+        others.pop().close()
+        root.pool.prefill([(grown, [1] * root.pool.n_free)])
+    ids = grown.tiles.ids
+    n_pieces = 1 + sum(after != before + 1 for before, after in itertools.pairwise(ids))
+    assert len(ids) == 19 * n_each
+    assert n_pieces <= 2 * 19
