@@ -21,6 +21,7 @@ from edge_spec.generation.writing import Asking, Outcome, Writing
 from edge_spec.memory import Ledger
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Prepared, Speculator, decode, learn, prepare
+from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import common_prefix
@@ -43,6 +44,8 @@ where more texts wait for their prompts than are written: each has its part of t
 
 _LEAST_PIECE = 16
 
+_DRAFT_CELLS = 2 * TILE
+"""Cells that drafters have for each text before a round: for its tokens, and for a draft."""
 
 _READ_AGAIN = "the text is read again; what follows may differ where two tokens are equally likely"
 
@@ -524,6 +527,7 @@ class Driver:
         try:
             if len(batch) == 1:
                 self.texts.sit_at(texts[0], batch[0].owner, is_begun=True)
+            self.texts.gives_draft_cells(len(texts) * _DRAFT_CELLS)
             prepared = prepare(texts, [_limit(writing) for writing in batch])
         except (Cancelled, PoolFull):
             raise

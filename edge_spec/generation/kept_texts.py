@@ -11,7 +11,7 @@ from edge_spec.generation.lock import GenerationLock
 from edge_spec.generation.session_cache import SessionCache, SuspendedCaches
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.pool import TILE
+from edge_spec.speculation.pool import TILE, Pool, pool_of
 from edge_spec.speculation.target import Target, path_of
 
 __all__ = ["TEXTS", "KeptTexts"]
@@ -45,6 +45,8 @@ class KeptTexts:
         self._written: dict[int, Speculator] = {}
         # Cells that the pool had when the model was opened: those of the plan.
         self._n_planned = target.pool.n_cells if target.pool is not None else 0
+        # The same of the pools of drafters' models.
+        self._draft_planned: weakref.WeakKeyDictionary[Pool, int] = weakref.WeakKeyDictionary()
 
     @property
     def model(self) -> LanguageModel:
@@ -95,6 +97,7 @@ class KeptTexts:
         if not self._frees(text, n_more + unread):
             self.leave(owner if has_text else None, text)
             return None
+        self.gives_draft_cells(min(n_tokens, model.n_ctx) + model.capabilities.max_rows, text)
         return text, has_text
 
     def leave(self, owner: object | None, text: Speculator) -> None:
@@ -188,7 +191,13 @@ class KeptTexts:
         pool = self._target.pool
         assert pool is not None
         n_texts = n_more + sum(each.model.n_past > 0 or id(each) in self._written for each in self._target.texts)
-        return (n_cells - self._n_planned) * pool.cell_bytes + max(0, n_texts - 1) * pool.text_bytes
+        drafts = self._target.draft_pools
+        further = sum((each.n_cells - self._planned_of(each)) * each.cell_bytes for each in drafts)
+        return (n_cells - self._n_planned) * pool.cell_bytes + max(0, n_texts - 1) * pool.text_bytes + further
+
+    def _planned_of(self, drafts: Pool) -> int:
+        """Return the cells that a pool of a drafter's model had when it was opened."""
+        return self._draft_planned.setdefault(drafts, drafts.n_cells)
 
     def _claimed(self, n_bytes: int, *, is_needed: bool = True) -> bool:
         """Claim so many bytes beyond the plan; whether they can be had. What is held stays claimed if not."""
@@ -259,12 +268,46 @@ class KeptTexts:
             self._claimed(self._beyond(pool.n_cells))
         return False
 
+    def gives_draft_cells(self, n: int, text: Speculator | None = None) -> None:
+        """Have cells free for drafts of a text of so many tokens, or for ``n`` more tokens of those that are written.
+
+        Drafters of texts that nobody writes give theirs; then there are more cells where several texts are written, as
+        far as memory allows. Where cells lack nothing is drafted.
+        """
+        for pool in self._target.draft_pools:
+            held = text.drafter.followed.values() if text is not None else ()
+            needed = n - sum(each.model.n_past for each in held if pool_of(each.model) is pool)
+            if needed <= pool.n_free:
+                continue
+            for idle in [*self.unowned(), *self._idle.values()]:
+                idle.drafter.restore({}, ())
+                if needed <= pool.n_free:
+                    break
+            else:
+                if len(self._written) > 1:
+                    n_more = max(needed - pool.n_free, pool.n_cells // _STEPS[0])
+                    self._resize_drafts(pool, pool.n_cells + n_more + -n_more % TILE)
+
+    def _resize_drafts(self, drafts: Pool, n_cells: int) -> None:
+        pool = self._target.pool
+        assert pool is not None
+        self._planned_of(drafts)
+        now = self._beyond(pool.n_cells)
+        with suppress(MemoryError):
+            if self._claimed(now + (n_cells - drafts.n_cells) * drafts.cell_bytes):
+                drafts.resize(n_cells)
+        self._claimed(self._beyond(pool.n_cells))
+
     def shrink(self) -> None:
         """Give back what no text holds, as far as there is more than planned."""
         pool = self._target.pool
         if pool is not None and self._beyond(pool.n_cells):
             for text in self.unowned():
-                text.forget()
+                self._empty_out(text)
+            for drafts in self._target.draft_pools:
+                n_cells = max(self._planned_of(drafts), drafts.n_cells - drafts.n_free)
+                if n_cells < drafts.n_cells:
+                    self._resize_drafts(drafts, n_cells)
             n_cells = max(self._n_planned, pool.n_cells - pool.n_free)
             if pool.n_cells - n_cells >= pool.n_cells // _STEPS[-1]:
                 self._resized(n_cells)
@@ -343,7 +386,13 @@ class KeptTexts:
 
     def _evict(self, text: Speculator) -> None:
         self.n_evicted += text.model.n_past
+        self._empty_out(text)
+
+    def _empty_out(self, text: Speculator) -> None:
+        """Give the cells of a text back, and those of what drafts for it."""
         text.forget()
+        if self._target.draft_pools:
+            text.drafter.restore({}, ())
 
     def _with_drafters(self, owner: object, caches: SuspendedCaches) -> SuspendedCaches:
         """Add what the drafter's models knew of the text when they were last at it, where that is kept."""
