@@ -74,6 +74,7 @@ def _as_json(found: Description) -> dict[str, Any]:
         "engines": dict(found.obstacles),
         "state_bytes": file.state_bytes,
         "taken_back": dict(found.taken_back),
+        "disk_bytes": dict(found.disk_bytes),
         "drafters": [
             {"path": str(drafter.path), "name": drafter.name, "bytes": drafter.weight_bytes}
             for drafter in found.drafters
@@ -110,7 +111,9 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         ("license", file.license or "the file does not say"),
     ]
     for number, (name, why) in enumerate(found.obstacles.items()):
-        rows.append(("" if number else "engines", f"{name} ({engine(name).title}): {why or 'runs it'}"))
+        written = found.disk_bytes.get(name)
+        copied = f", on a copy that takes {format_size(written)} of the disk" if written else ""
+        rows.append(("" if number else "engines", f"{name} ({engine(name).title}): {why or 'runs it'}{copied}"))
     if file.state_bytes:
         said = ", ".join(_going_back(name, n) for name, n in found.taken_back.items())
         rows.append(("recurrent state", "; ".join(filter(None, (format_size(file.state_bytes), said)))))

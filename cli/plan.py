@@ -91,6 +91,7 @@ def _least(candidate: Candidate) -> dict[str, Any]:
         "engine": candidate.engines["target"].name,
         "n_ctx": candidate.n_ctx,
         "kv": "/".join(candidate.kv),
+        "held_experts": candidate.settings.held_experts,
     }
 
 
@@ -102,6 +103,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "reserve_bytes": reserve_bytes(candidate.peak_bytes),
         "process_bytes": candidate.base_bytes,
         "tables": dict(candidate.tables),
+        "paged_bytes": {role: part.paged_bytes for role, part in candidate.parts.items() if part.paged_bytes},
         "lines": {role: part.lines() for role, part in candidate.parts.items()},
     }
 
@@ -126,6 +128,9 @@ def _print(found: PlanReport) -> None:
     cells.append(("", "left", _tenths(found.budget_bytes - chosen.needed_bytes), ""))
     cells.append(("", "budget", _tenths(found.budget_bytes), ""))
     print_table(("who", "what", "MiB", ""), cells, right=(2,))
+    paged_bytes = sum(part.paged_bytes for part in chosen.parts.values())
+    if paged_bytes:
+        echo(f"\nexperts left on the disk, read when a token uses them: {_mib(paged_bytes)} MiB")
     if found.disk_bytes:
         echo(f"\non the disk, written when it is first loaded: {_mib(found.disk_bytes)} MiB in another order")
     if found.runners_up:
@@ -135,8 +140,9 @@ def _print(found: PlanReport) -> None:
     echo("\nsmallest budgets:")
     for name, n_bytes in found.thresholds.items():
         least = found.least[name]
-        cache = "/".join(least.kv)
-        echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}, with a context of {least.n_ctx} and a cache of {cache}")
+        ways = [f"a context of {least.n_ctx}", f"a cache of {'/'.join(least.kv)}"]
+        ways += [f"{least.settings.held_experts} experts of a layer"] if least.settings.held_experts else []
+        echo(f"  {_mib(n_bytes):>10} MiB  {_SAYS[name]}, with {', '.join(ways[:-1])} and {ways[-1]}")
         paying = _paying(found, name)
         if paying:
             echo(f"{'':16}  {paying}")

@@ -158,7 +158,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
     files = {role: file for each in reversed(requests) for role, file in each.files.items()}
     written = {
-        files[role].path: each.disk_bytes(files[role], found.chosen.parts[role], cache_dir=asked.folder)
+        files[role].path: each.disk_bytes(files[role], cache_dir=asked.folder)
         for role, each in found.chosen.engines.items()
     }
     measurements = Measurements(asked.folder, files)

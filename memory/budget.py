@@ -75,8 +75,9 @@ class Footprint:
     Attributes:
         mapped_bytes: weights that stay mapped from their file. Decoding touches them for every token, so they count
             like memory of our own, although the system could drop them.
-        expert_bytes: the same of experts, of which each token reads some: with less memory the system drops those that
-            were not used for longest, and reads them from the file again.
+        expert_bytes: the same of experts, of which each token reads some: of those that stay in memory.
+        paged_bytes: the same of the others, which are read from the file when a token uses them, in place of those that
+            were not used for longest. They take no memory.
         repacked_bytes: weights copied into a layout that computes faster.
         copied_bytes: other weights in memory of our own.
         vocabulary_bytes: the tokenizer's tables.
@@ -93,6 +94,7 @@ class Footprint:
 
     mapped_bytes: int = 0
     expert_bytes: int = 0
+    paged_bytes: int = 0
     repacked_bytes: int = 0
     copied_bytes: int = 0
     vocabulary_bytes: int = 0
@@ -112,7 +114,7 @@ class Footprint:
 
     @property
     def weight_bytes(self) -> int:
-        """All weights, wherever they lie."""
+        """All weights in memory, wherever they lie there."""
         return self.mapped_bytes + self.expert_bytes + self.repacked_bytes + self.copied_bytes
 
     @property

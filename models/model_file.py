@@ -39,6 +39,7 @@ class ModelFile:
         head_dim_v: width of a value, likewise.
         head_dims: width of a key and of a value by layer; empty where all are alike.
         sources: the layer whose keys and values each layer reads; empty where all read their own.
+        experts: how many a layer with experts has, and how many of them a row uses; 0 where there are none.
         n_ctx_train: context it was trained for; 0 if the file does not say.
         n_vocab: columns of a row of logits.
         state_bytes: the states of its recurrent layers, for one text; 0 if it has none. Some architectures have a
@@ -92,6 +93,7 @@ class ModelFile:
     state_bytes: int = 0
     head_dims: tuple[int, ...] = ()
     sources: tuple[int, ...] = ()
+    experts: tuple[int, int] = (0, 0)
 
     @property
     def cell_widths(self) -> list[tuple[int, int]]:

@@ -283,13 +283,15 @@ def _fastest_first(
     batches = [(settings.prefill_chunk, settings.max_rows)]
     if not {"prefill_chunk", "max_rows"} & request.fixed:
         batches += [batch for batch in _BATCHES if batch not in batches and batch[1] >= request.min_rows]
-    for of_target in engines["target"].variants(settings, request.fixed):
+    for of_target in engines["target"].variants(request.target, settings, request.fixed):
         for mode in request.modes:
             if request.why_not_run(mode, engines) is not None:
                 continue
             variants = [of_target]
-            for engine in {engines[role]: None for role in mode.needs if engines[role] is not engines["target"]}:
-                variants += [each for each in engine.variants(of_target, request.fixed) if each not in variants]
+            for engine, role in {engines[role]: role for role in mode.needs}.items():
+                if engine is not engines["target"]:
+                    others = engine.variants(request.files[role], of_target, request.fixed | {"held_experts"})
+                    variants += [each for each in others if each not in variants]
             sizes = _sizes(request, engines["target"], batches, drafts=mode.limit > 0)
             for variant in variants:
                 for chunk, rows in sizes[-1:] if least else sizes:
@@ -312,6 +314,9 @@ def _shared(parts: Mapping[str, Footprint], weights: Mapping[str, object]) -> di
     found: dict[str, Footprint] = {}
     for role, part in parts.items():
         if any(weights[other] == weights[role] for other in found):
-            part = replace(part, mapped_bytes=0, expert_bytes=0, repacked_bytes=0, copied_bytes=0, vocabulary_bytes=0)
+            weights_of = dict.fromkeys(
+                ("mapped_bytes", "expert_bytes", "paged_bytes", "repacked_bytes", "copied_bytes"), 0
+            )
+            part = replace(part, vocabulary_bytes=0, **weights_of)
         found[role] = part
     return found

@@ -198,7 +198,7 @@ class Degradation(MemoryGuard):
             self._request,
             engines={role: (each,) for role, each in engines.items()},
             settings=self._models.candidate.settings,
-            fixed=self._request.fixed | {"prefill_chunk", "max_rows"} | extras,
+            fixed=self._request.fixed | {"prefill_chunk", "max_rows", "held_experts"} | extras,
             modes=modes,
         )
         groups = candidates(request, estimates)

@@ -62,6 +62,12 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
     chunk = chosen.settings.prefill_chunk
     if chunk != asked.prefill_chunk:
         yield f"prompts are read {chunk} tokens at a time instead of {asked.prefill_chunk} {budget}"
+    held, n_experts = chosen.settings.held_experts, request.target.experts[0]
+    if held:
+        yield (
+            f"of the {n_experts} experts of a layer {held} stay in memory {budget}; the others are read from the disk "
+            "when a token uses them, which is slower"
+        )
     for name, value in chosen.settings.extras.items():
         if name not in asked.extras:
             yield Sentence("it runs with {it}, which is slower, {budget}", it=Arguments({name: value}), budget=budget)
@@ -199,6 +205,7 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
                 found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)
             except BudgetExceeded as error:
                 raise refusal(request, estimates, error) from None
+            found = _with_more_experts(found, request.target.experts[0], estimates)
             found = _with_more_context(found, request.max_n_ctx, estimates)
             failures = dict(_failures(request, found.chosen, openers))
             if not failures:
@@ -283,6 +290,20 @@ def _why(chosen: Candidate, before: Sequence[Candidate], *, changed: bool) -> st
         next_up = min(before, key=lambda other: other.needed_bytes)
         reason += f"; {next_up.described} would need {format_size(next_up.needed_bytes)}"
     return reason
+
+
+def _with_more_experts(found: Plan, n_experts: int, estimates: Estimates) -> Plan:
+    """Return the same plan with as many more experts in memory as fit, where not all are."""
+    chosen, least = found.chosen, found.chosen.settings.held_experts
+    if not least:
+        return found
+
+    def of(n: int) -> Candidate:
+        return estimates.candidate(chosen.mode, chosen.engines, replace(chosen.settings, held_experts=n))
+
+    counts = range(least + 1, n_experts)
+    n_fitting = bisect_left(counts, 1, key=lambda n: of(n).needed_bytes > found.budget_bytes)
+    return replace(found, chosen=of(counts[n_fitting - 1])) if n_fitting else found
 
 
 def _with_more_context(found: Plan, max_n_ctx: int, estimates: Estimates) -> Plan:

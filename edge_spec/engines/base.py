@@ -254,7 +254,7 @@ class Engine(ABC):
         Only what the header tells. A file that passes can still be refused by ``Opener.prepare`` or ``Opener.open``.
         """
 
-    def disk_bytes(self, file: ModelFile, footprint: Footprint, *, cache_dir: Path | None) -> int:
+    def disk_bytes(self, file: ModelFile, *, cache_dir: Path | None) -> int:
         """Return what is written to the disk before a file first runs; 0 if nothing is, or it is there."""
         return 0
 
@@ -316,7 +316,7 @@ class Engine(ABC):
             SettingsError: one of them contradicts another or the model.
         """
 
-    def variants(self, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
+    def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         """Settings, not resolved, with the same text but for rounding, that take less memory and more time per decode.
 
         The given ones come first, then slower and slower ones: the engine knows which are, not how much.

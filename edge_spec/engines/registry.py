@@ -76,7 +76,7 @@ def settings_of(n_ctx: int, given: Mapping[str, Any]) -> ModelSettings:
     """
     from edge_spec.engines.settings import ModelSettings
 
-    common = {field.name for field in fields(ModelSettings)} - {"n_ctx", "extras"}
+    common = {field.name for field in fields(ModelSettings)} - {"n_ctx", "held_experts", "extras"}
     extras = frozenset[str]().union(*(each.extras for each in engines()))
     refuse_unknown(given, {"n_ctx", *common, *extras})
     values = {name: value for name, value in given.items() if name in common}

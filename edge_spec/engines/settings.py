@@ -35,6 +35,8 @@ class ModelSettings:
         trees: whether one decode may hold several continuations.
         exact: compute rows only in widths that round alike. A drafter does not need it: its rounding never reaches
             the text.
+        held_experts: how many experts of each layer stay in memory, while the others are read from the file when a row
+            uses them; 0 for all. A plan chooses it, and it changes no text.
         extras: settings that only some engines have (``Engine.extras``), by name; the other engines ignore them.
 
     Raises:
@@ -50,6 +52,7 @@ class ModelSettings:
     max_rows: int = 16
     trees: bool = False
     exact: bool = True
+    held_experts: int = 0
     extras: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -88,4 +91,5 @@ class ModelSettings:
         small = file.n_params < SMALL_PARAMS and not is_own_head(file)
         n, n_batch = (1, 1) if small else (self.n_threads, self.n_threads_batch)
         chunk = max(self.max_rows, min(self.prefill_chunk, _SMALL_CHUNK))
-        return replace(self, trees=trees, exact=False, n_threads=n, n_threads_batch=n_batch, prefill_chunk=chunk)
+        mine = replace(self, trees=trees, exact=False, prefill_chunk=chunk, held_experts=0)
+        return replace(mine, n_threads=n, n_threads_batch=n_batch)

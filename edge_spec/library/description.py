@@ -33,6 +33,7 @@ class Description:
         obstacles: by engine, why it cannot run the file; None if nothing speaks against it.
         taken_back: of a model with recurrent layers, by engine that runs it, how many drafted tokens can be taken back
             at most: so many copies of its state are kept. Empty for other models, which forget any number.
+        disk_bytes: by engine that runs it and writes a copy of its own, what that takes on the disk.
         drafters: files that can draft for it, the smallest first.
         choices: drafters that were measured here and chosen, for each engine.
     """
@@ -43,6 +44,7 @@ class Description:
     n_mtp_layers: int
     obstacles: Mapping[str, str | None]
     taken_back: Mapping[str, int]
+    disk_bytes: Mapping[str, int]
     drafters: tuple[ModelFile, ...]
     choices: tuple[Choice, ...] = ()
 
@@ -61,13 +63,16 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
     trimmed = "it only drafts for the model that it was made for" if file.trimmed is not None else None
     refused = f"it is {head}" if head and not is_own_head(file) else trimmed
     obstacles = {each.name: refused or each.why_not(file) or each.why_not_here(file) for each in engines()}
+    able = [each for each in engines() if obstacles[each.name] is None]
+    written = {each.name: each.disk_bytes(file, cache_dir=None) for each in able}
     return Description(
         file=file,
         file_bytes=sum(part.stat().st_size for part in file.parts),
         head=head,
         n_mtp_layers=n_mtp_layers(file),
         obstacles=obstacles,
-        taken_back=_taken_back(file, [each for each in engines() if obstacles[each.name] is None]),
+        taken_back=_taken_back(file, able),
+        disk_bytes={name: n_bytes for name, n_bytes in written.items() if n_bytes},
         drafters=() if refused else tuple(drafters_for(file, candidates)),
         choices=tuple(choices(file)),
     )

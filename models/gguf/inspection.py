@@ -55,7 +55,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
     n_head = max(n_heads)
     head_dim = n_embd // n_head if n_head else 0
-    _require_experts(facts, n_layers)
+    experts = _experts(facts, n_layers)
     recurrence = recurrence_of(tensors, n_embd, facts.optional)
     n_head_kv = facts.per_layer("attention.head_count_kv", n_layers, default=n_heads)
     windowed = facts.flags("attention.sliding_window_pattern", n_layers)
@@ -82,6 +82,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
             0 if layer in recurrence.without_cells or layer in shared else n for layer, n in enumerate(n_head_kv)
         ),
         head_dims=shapes.head_dims,
+        experts=experts,
         sources=shapes.sources,
         head_dim_k=facts.optional("attention.key_length", head_dim),
         head_dim_v=facts.optional("attention.value_length", head_dim),
@@ -104,11 +105,13 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     )
 
 
-def _require_experts(facts: _Facts, n_layers: int) -> None:
+def _experts(facts: _Facts, n_layers: int) -> tuple[int, int]:
+    """See ``ModelFile.experts``."""
     groups = {name: facts.optional(f"expert_{key}", 0) for name, key in _GROUPS.items()}
     n_used = max(facts.per_layer("expert_used_count", n_layers, default=(0,)))
-    wrong = wrong_experts(facts.architecture, facts.optional("expert_count", 0), n_used, **groups)
-    facts.refuse(wrong)
+    n_experts = facts.optional("expert_count", 0)
+    facts.refuse(wrong_experts(facts.architecture, n_experts, n_used, **groups))
+    return n_experts, n_used
 
 
 def _has_latent_attention(facts: _Facts) -> bool:

@@ -160,7 +160,7 @@ def test_a_new_engine_writes_what_is_its_own(gguf: ModelFile, graph: ModelFile) 
     assert new.why_not_here(gguf) is new.why_not_first(gguf, small(), cache_dir=None) is None
     assert new.why_not_first(graph, small(), cache_dir=None) == new.why_not(graph) is not None
     assert new.why_not_first(gguf, small(repack=True), cache_dir=None) == "repack would change nothing on tables"
-    assert (list(new.variants(small(), frozenset())), new.smaller_caches(gguf, small())) == ([small()], [])
+    assert (list(new.variants(gguf, small(), frozenset())), new.smaller_caches(gguf, small())) == ([small()], [])
     with new.estimator() as estimator:
         assert estimator.footprint(gguf, small()) == Footprint(copied_bytes=9)
         assert estimator.footprint(gguf, small(), tokenizer=True).vocabulary_bytes > 0
@@ -228,10 +228,10 @@ def test_a_smaller_cache_takes_less_and_there_is_an_end(each: Engine, gguf: Mode
 @EACH
 def test_variants_begin_with_what_was_asked_for_and_keep_what_is_fixed(each: Engine, gguf: ModelFile) -> None:
     settings = small(repack=True)
-    found = list(each.variants(settings, frozenset()))
+    found = list(each.variants(gguf, settings, frozenset()))
     assert found[0] == settings
     assert len(set(found)) == len(found)
-    assert list(each.variants(settings, frozenset(("repack",)))) == [settings]
+    assert list(each.variants(gguf, settings, frozenset(("repack",)))) == [settings]
     with each.estimator() as estimator:
         sizes = [estimator.footprint(gguf, one).held_bytes for one in found]
     assert sizes == sorted(sizes, reverse=True)

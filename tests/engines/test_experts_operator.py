@@ -180,3 +180,12 @@ def test_inputs_that_do_not_fit_each_other_are_refused() -> None:
         with pytest.raises(Exception, match="do not fit each other"):
             world.run(world.session(), *wrong)
     assert world.run(world.session(), x[:0], scores[:0]).shape == (0, 64)
+
+
+def test_weights_that_are_mapped_from_no_file_are_never_dropped() -> None:
+    """Their pages could not be read again."""
+    world = WORLDS["wide enough for jobs"]
+    x, scores = world.rows(40)
+    expected, session = world.run(world.session(), x, scores), world.session(held=1)
+    for n in (40, 1, 40):
+        assert same_bits(world.run(session, x[:n], scores[:n]), expected[:n])

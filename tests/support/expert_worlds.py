@@ -67,7 +67,7 @@ class ExpertWorld:
         made = np.random.default_rng(seed).standard_normal((n, self.n_embd + self.n_expert)).astype(np.float32)
         return made[:, : self.n_embd].copy(), 2 * made[:, self.n_embd :].copy()
 
-    def session(self, *, n_threads: int = 1, variant: str = "", **changes: int | float) -> Any:
+    def session(self, *, n_threads: int = 1, variant: str = "", held: int = 0, **changes: int | float) -> Any:
         import onnxruntime
 
         graph = Graph()
@@ -101,6 +101,8 @@ class ExpertWorld:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = n_threads
+        if held:
+            options.add_session_config_entry("edge_spec.held_experts", str(held))
         options.register_custom_ops_library(str(kernels.library_path()))
         return onnxruntime.InferenceSession(graph.serialize(), options, providers=["CPUExecutionProvider"])
 

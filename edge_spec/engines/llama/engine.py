@@ -221,7 +221,7 @@ class LlamaEngine(Engine):
     def resolve(self, file: ModelFile, settings: ModelSettings) -> LlamaSettings:
         return llama_settings(file, settings)
 
-    def variants(self, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
+    def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         yield settings
         if "repack" not in fixed:
             # A decode takes about 1.5 times as long with weights in the file's layout as with repacked ones.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
-from edge_spec.engines.onnx.kernels import KINDS, features, packed_bytes, why_slow
+from edge_spec.engines.onnx.kernels import KINDS, can_drop_pages, features, packed_bytes, why_slow
 from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, drafter_settings, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
@@ -87,6 +88,9 @@ _EXPERT_USES = 512
 _PLAIN = 2
 """Dimensions of a matrix; one of every expert has one more."""
 
+_EDGES_BYTES = 2 << 12
+"""Pages that an expert shares with those beside it."""
+
 _CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight")
 
 _TABLE_BYTES = 5 << 20
@@ -102,24 +106,21 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         return published_footprint(file, settings)
     if is_own_head(file):
         return head_footprint(file, settings)
-    matrices = [tensor for tensor in _stored(file) if len(tensor.shape) > 1]
-    # A type that is not transcribed counts like floats until the file is refused.
-    stored = [
-        packed_bytes(tensor.type_name, _stored_outputs(tensor), tensor.shape[0])
-        if tensor.type_name in KINDS
-        else 4 * tensor.n_elements
-        for tensor in matrices
-    ]
+    matrices = _matrices(file)
+    stored = [_stored_bytes(tensor) for tensor in matrices]
     n_cells = settings.n_cells + -settings.n_cells % LANES
     per_cell = sum(map(sum, file.cell_widths))
     cache = (2 if settings.kv_k == "f16" else 4) * n_cells * per_cell
     tables = 4 * n_cells * sum(set(file.head_dims) or {file.head_dim_k})
-    held = sum(stored)
     of_experts = sum(n_bytes for n_bytes, tensor in zip(stored, matrices, strict=True) if len(tensor.shape) > _PLAIN)
+    held_experts = of_experts if not settings.held_experts else _held_expert_bytes(file, settings.held_experts)
+    paged = max(0, of_experts - held_experts)
+    held = sum(stored) - paged
     states = _recurrent_bytes(file, settings)
     return Footprint(
-        mapped_bytes=held - of_experts,
-        expert_bytes=of_experts,
+        mapped_bytes=sum(stored) - of_experts,
+        expert_bytes=of_experts - paged,
+        paged_bytes=paged,
         kv_cache_bytes=cache + tables,
         **states,
         compute_bytes=_SESSION_BYTES + (_TABLE_BYTES if per_layer_table(file) is not None else 0),
@@ -128,6 +129,10 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         # While a model is transcribed: the largest matrix, its blocks and its new order.
         loading_bytes=max(0, 3 * max(stored, default=0) - held),
     )
+
+
+def _matrices(file: ModelFile) -> list[TensorInfo]:
+    return [tensor for tensor in _stored(file) if len(tensor.shape) > 1]
 
 
 def _recurrent_bytes(file: ModelFile, settings: ModelSettings) -> dict[str, int]:
@@ -139,6 +144,25 @@ def _recurrent_bytes(file: ModelFile, settings: ModelSettings) -> dict[str, int]
         "snapshot_bytes": 4 * (convolved + scores) * kept_rows(settings),
         "copy_bytes": file.state_bytes * most_copies(settings),
     }
+
+
+def _held_expert_bytes(file: ModelFile, n_held: int) -> int:
+    """Return what so many experts of each layer take in memory, and for a moment all others that a layer uses."""
+    held, others = 0, [0] * file.n_layers
+    for tensor in _stored(file):
+        if len(tensor.shape) > _PLAIN:
+            of_one = _stored_bytes(tensor) // tensor.shape[-1]
+            held += n_held * (of_one + _EDGES_BYTES)
+            others[int(tensor.name.split(".")[1])] += (tensor.shape[-1] - n_held) * of_one
+    return held + max(others)
+
+
+def _stored_bytes(tensor: TensorInfo) -> int:
+    """Return what a matrix takes in a transcription."""
+    if tensor.type_name in KINDS:
+        return packed_bytes(tensor.type_name, _stored_outputs(tensor), tensor.shape[0])
+    # A type that is not transcribed counts like floats until the file is refused.
+    return 4 * tensor.n_elements
 
 
 def _stored_outputs(tensor: TensorInfo) -> int:
@@ -223,10 +247,11 @@ class OnnxEngine(Engine):
         odd = next((dim for dim in file.head_dims or (file.head_dim_k,) if dim not in ATTENTION_HEADS), None)
         return f"edge-spec's kernels have no attention for heads of {odd} numbers" if odd is not None else why_slow()
 
-    def disk_bytes(self, file: ModelFile, footprint: Footprint, *, cache_dir: Path | None) -> int:
+    def disk_bytes(self, file: ModelFile, *, cache_dir: Path | None) -> int:
         if file.graph is not None or is_own_head(file):
             return 0
-        return 0 if cache_dir is not None and is_transcribed(file, cache_dir / "onnx") else footprint.weight_bytes
+        is_there = cache_dir is not None and is_transcribed(file, cache_dir / "onnx")
+        return 0 if is_there else sum(map(_stored_bytes, _matrices(file)))
 
     def why_not_first(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> str | None:
         if file.graph is not None:
@@ -251,6 +276,13 @@ class OnnxEngine(Engine):
         left_open = file.graph is None and not settings.exact and settings.kv_k == settings.kv_v == "auto"
         return drafter_settings(settings) if is_own_head(file) or left_open else onnx_settings(settings)
 
+    def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
+        yield settings
+        n_experts, n_used = file.experts
+        if not settings.held_experts and "held_experts" not in fixed and n_used < n_experts and can_drop_pages():
+            # As many as a row uses are the least; a plan takes as many as there is room for.
+            yield replace(settings, held_experts=n_used)
+
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         # A published graph brings its own type.
         return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
@@ -264,7 +296,8 @@ class OnnxEngine(Engine):
         return min(n_texts, settings.max_rows) * (cache + sum(_recurrent_bytes(file, settings).values()))
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
-        return {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
+        cache = {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
+        return cache | ({"experts": str(settings.held_experts)} if footprint.paged_bytes else {})
 
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
         return known_onnx_profile(file, settings, cache_dir=cache_dir)

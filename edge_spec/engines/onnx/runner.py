@@ -44,6 +44,7 @@ class Runner:
     Args:
         graph: a file, or what would be in it.
         operators: a library with operators of our own; None for none.
+        held_experts: how many experts of each layer they keep in memory; 0 for all.
         external: the graph is not ours: if it cannot be loaded the file is at fault, and inputs change shape from run
             to run.
         hint: what to do if it cannot be loaded.
@@ -61,10 +62,11 @@ class Runner:
         spin: bool,
         hint: str,
         operators: Path | None = None,
+        held_experts: int = 0,
         external: bool = False,
     ) -> None:
         self._load = partial(_loaded, graph, hint=hint, external=external)
-        self._options = partial(_options, n_threads, spin, operators, external)
+        self._options = partial(_options, n_threads, spin, operators, held_experts, external)
         self._session: Any = self._load(self._options())
         self._run_options = library().RunOptions()
         # A prompt needs more memory than a round: it is given back at once.
@@ -152,7 +154,7 @@ def _loaded(graph: Path | bytes, options: Any, *, hint: str, external: bool, tai
         raise kind(f"ONNX Runtime {runtime_version()} cannot load {what}: {_first_line(error)}", hint=hint) from error
 
 
-def _options(n_threads: int, spin: bool, operators: Path | None, external: bool) -> Any:
+def _options(n_threads: int, spin: bool, operators: Path | None, held_experts: int, external: bool) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -166,6 +168,8 @@ def _options(n_threads: int, spin: bool, operators: Path | None, external: bool)
     options.add_session_config_entry("session.force_spinning_stop", "1")
     # Otherwise weights are copied into the arena, which never gives them back.
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    if held_experts:
+        options.add_session_config_entry("edge_spec.held_experts", str(held_experts))
     if operators is not None:
         options.register_custom_ops_library(str(operators))
     return options

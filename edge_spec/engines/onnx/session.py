@@ -46,6 +46,7 @@ class Session(Runner):
             n_threads=settings.threads[0],
             spin=settings.exact,
             operators=library_path(),
+            held_experts=settings.held_experts,
             hint=Sentence(
                 "delete that folder, so that it is made again, or use {instead}", instead=Arguments(engine="llama")
             ),

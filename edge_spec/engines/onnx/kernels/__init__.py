@@ -26,7 +26,14 @@ other rows are untouched. With floats, and for NaN or infinite scales, outputs a
 again as 0x7fc00000.
 """
 
-from edge_spec.engines.onnx.kernels.library import available, copy_cells, features, library_path, why_slow
+from edge_spec.engines.onnx.kernels.library import (
+    available,
+    can_drop_pages,
+    copy_cells,
+    features,
+    library_path,
+    why_slow,
+)
 from edge_spec.engines.onnx.kernels.packing import GROUP, KINDS, pack, packed_bytes
 
 __all__ = [
@@ -39,6 +46,7 @@ __all__ = [
     "KINDS",
     "MATMUL_ROWS",
     "available",
+    "can_drop_pages",
     "copy_cells",
     "features",
     "library_path",

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.kernels.packing import VERSION
 from edge_spec.errors import Arguments, BackendError, Sentence
 
-__all__ = ["available", "copy_cells", "features", "library_path", "why_slow"]
+__all__ = ["available", "can_drop_pages", "copy_cells", "features", "library_path", "why_slow"]
 
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 
-_OPERATORS = 10
+_OPERATORS = 11
 """The version of the operators for ONNX Runtime, see ``src/library.c``."""
 
 
@@ -51,6 +51,11 @@ def features() -> tuple[str, ...]:
             names.append(name.decode())
         index += 1
     return tuple(names)
+
+
+def can_drop_pages() -> bool:
+    """Return whether pages of mapped experts can be dropped on this system, see ``src/pages.h``."""
+    return sys.platform != "win32"
 
 
 def library_path() -> Path:

@@ -9,6 +9,9 @@
  *
  * Rows are sorted by expert, so that each expert's weights are read once for all rows of a call that use it. Experts
  * go by in ascending order, as many at a time as have a bounded number of rows.
+ *
+ * A session may say how many experts of each layer stay in memory, in its entry ER_HELD_EXPERTS. After every call the
+ * pages of others are dropped, to be read from the file again when they are used.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -16,7 +19,9 @@
 #include <string.h>
 
 #include "experts.h"
+#include "experts_operator.h"
 #include "operator_inputs.h"
+#include "pages.h"
 #include "rows.h"
 
 enum {
@@ -31,12 +36,19 @@ enum {
     MAX_EXPERTS = 65536,
 };
 
+/* The experts of a layer that stay in memory, at most `most`; all if that is 0, or if they are mapped from no file. */
+typedef struct {
+    size_t most;
+    uint64_t now, *last; /* [n_expert]: when each was used last; 0 if its pages were dropped after that */
+} held_experts;
+
 typedef struct {
     const OrtApi *api;
     int64_t n_expert, n_used, n_embd, n_ff, of_all, normalized;
     float alpha, limit;
     const er_variant *variant;
     const er_experts_variant *experts;
+    held_experts held;
 } operator_state;
 
 /* Outputs of one expert in a matrix of all, the last group's padding included. */
@@ -57,7 +69,6 @@ static void read_float(const OrtApi *api, const OrtKernelInfo *info, const char 
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
     operator_state state = {.api = api, .alpha = 1.0f};
     char name[64] = "";
-    (void)op;
     TRY(api->KernelInfoGetAttribute_int64(info, "n_expert", &state.n_expert));
     TRY(api->KernelInfoGetAttribute_int64(info, "n_used", &state.n_used));
     TRY(api->KernelInfoGetAttribute_int64(info, "n_embd", &state.n_embd));
@@ -75,27 +86,40 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
         return refuse(api, "edge_spec.ExpertRows: an impossible number of experts");
     if (state.n_embd < 1 || state.n_ff < 1 || state.n_embd > INT32_MAX || state.n_ff > INT32_MAX)
         return refuse(api, "edge_spec.ExpertRows: impossible sizes");
+    state.held.most = ((const er_experts_operator *)op)->held;
     for (size_t which = GATE; which <= DOWN; which++) {
         int is_constant = 0;
         const OrtValue *weights = NULL;
+        er_matrix matrix = {0};
         TRY(api->KernelInfoGetConstantInput_tensor(info, which, &is_constant, &weights));
-        if (is_constant && weights != NULL) {
-            er_matrix matrix;
+        if (is_constant && weights != NULL)
             TRY(open_all(&state, weights, which, &matrix));
-        }
+        const size_t n_bytes = matrix.n_groups * matrix.group_bytes;
+        if (state.held.most == 0 || n_bytes == 0 || !er_is_mapped(matrix.groups, n_bytes))
+            state.held.most = 0;
+        else /* the system has mapped more than the head */
+            er_drop_pages(matrix.groups, n_bytes);
     }
     operator_state *kept = malloc(sizeof *kept);
-    if (kept == NULL)
+    state.held.last = calloc((size_t)state.n_expert, sizeof *state.held.last);
+    if (kept == NULL || state.held.last == NULL) {
+        free(kept);
+        free(state.held.last);
         return api->CreateStatus(ORT_FAIL, "edge_spec: out of memory");
+    }
     *kept = state;
     *kernel = kept;
     return NULL;
 }
 
-static void ORT_CALL destroy(void *kernel) { free(kernel); }
+static void ORT_CALL destroy(void *kernel) {
+    free(((operator_state *)kernel)->held.last);
+    free(kernel);
+}
 
 typedef struct {
     const operator_state *state;
+    held_experts *held;
     er_choice choice;
     er_matrix matrices[N_REQUIRED]; /* those of weights */
     const float *x, *scores, *biases[N_INPUTS];
@@ -274,6 +298,51 @@ static size_t activate(work *w, size_t first) {
     return end;
 }
 
+/* Experts [first, end) of a matrix of all. */
+static void with_pages(const work *w, size_t first, size_t end, void (*act)(const void *, size_t)) {
+    for (size_t which = GATE; which <= DOWN; which++) {
+        const er_matrix *all = &w->matrices[which];
+        const size_t one = all->n_groups / w->choice.n_expert * all->group_bytes;
+        act(all->groups + first * one, (end - first) * one);
+    }
+}
+
+/* Begins to read the experts that are used and not in memory. */
+static void fetch_used(const work *w) {
+    for (size_t e = 0; e < w->choice.n_expert; e++)
+        if (n_uses(w, e) != 0 && w->held->last[e] == 0)
+            with_pages(w, e, e + 1, er_fetch_pages);
+}
+
+/* Notes which experts are used. Of more than can stay those go that were not used for longest, or by the fewest rows. */
+static void note_used(const work *w) {
+    held_experts *held = w->held;
+    size_t n = 0;
+    held->now++;
+    for (size_t e = 0; e < w->choice.n_expert; e++) {
+        held->last[e] = n_uses(w, e) != 0 ? held->now : held->last[e];
+        n += held->last[e] != 0;
+    }
+    for (; n > held->most; n--) {
+        size_t least = 0;
+        for (size_t e = 1; e < w->choice.n_expert; e++)
+            if (held->last[e] != 0 && (held->last[least] == 0 || held->last[e] < held->last[least] ||
+                                       (held->last[e] == held->last[least] && n_uses(w, e) < n_uses(w, least))))
+                least = e;
+        held->last[least] = 0;
+    }
+}
+
+/* Drops the pages of all experts that do not stay: the system maps pages around those that are touched, too. */
+static void drop_others(const work *w) {
+    for (size_t first = 0, end; first < w->choice.n_expert; first = end + 1) {
+        for (end = first; end < w->choice.n_expert && w->held->last[end] == 0;)
+            end++;
+        if (first < end)
+            with_pages(w, first, end, er_drop_pages);
+    }
+}
+
 static OrtStatus *compute_pass(OrtKernelContext *context, work *w) {
     const OrtApi *api = w->state->api;
     const er_matrix *gate = &w->matrices[GATE], *up = &w->matrices[UP], *down = &w->matrices[DOWN];
@@ -286,6 +355,8 @@ static OrtStatus *compute_pass(OrtKernelContext *context, work *w) {
     if (atomic_load(&w->lacked_memory))
         return NULL;
     sort_by_expert(w);
+    if (w->held->most != 0)
+        fetch_used(w);
     for (size_t expert = 0; expert < w->choice.n_expert;) {
         expert = activate(w, expert);
         if (w->n_active == 0)
@@ -301,6 +372,10 @@ static OrtStatus *compute_pass(OrtKernelContext *context, work *w) {
         TRY(run_jobs(api, context, alone, hide_job, n * w->hidden_jobs, w));
         TRY(run_jobs(api, context, alone, quantize_job, n * w->n_tiles, w));
         TRY(run_jobs(api, context, alone, add_job, (out_groups + w->out_groups - 1) / w->out_groups, w));
+    }
+    if (w->held->most != 0) {
+        note_used(w);
+        drop_others(w);
     }
     for (size_t i = 0; i < w->n_rows * w->n_embd; i++)
         if (isnan(w->y[i]))
@@ -365,10 +440,11 @@ static OrtStatus *read_bias(const operator_state *state, OrtKernelContext *conte
 }
 
 static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
-    const operator_state *state = kernel;
+    operator_state *state = kernel;
     const OrtApi *api = state->api;
     work w = {
         .state = state,
+        .held = &state->held,
         .choice = {(size_t)state->n_expert, (size_t)state->n_used, state->of_all != 0, state->normalized != 0, NULL},
         .n_embd = (size_t)state->n_embd,
         .n_ff = (size_t)state->n_ff,
@@ -423,4 +499,5 @@ static int ORT_CALL characteristic(const OrtCustomOp *op, size_t i) {
     return i >= N_REQUIRED ? ORT_INPUT_OPTIONAL : ORT_INPUT_REQUIRED;
 }
 
-const OrtCustomOp er_expert_rows = OPERATOR(name, input_type, n_inputs, characteristic, create, compute, destroy);
+const er_experts_operator er_expert_rows = {
+    OPERATOR(name, input_type, n_inputs, characteristic, create, compute, destroy), 0};

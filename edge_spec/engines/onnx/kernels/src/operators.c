@@ -8,7 +8,9 @@
  * Weights are checked when a session is made, if they are constant, and in every call; the check reads the header.
  */
 #include <stdlib.h>
+#include <string.h>
 
+#include "experts_operator.h"
 #include "export.h"
 #include "operator_inputs.h"
 #include "rows.h"
@@ -152,21 +154,42 @@ static const OrtCustomOp matmul_rows = OPERATOR(multiply_name, multiply_input, t
 static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, two, er_required, create, gather, destroy);
 
 extern const OrtCustomOp er_attend_rows; /* attention_operator.c */
-extern const OrtCustomOp er_expert_rows; /* experts_operator.c */
 extern const OrtCustomOp er_convolve_rows; /* convolution_operator.c */
 extern const OrtCustomOp er_delta_rows; /* delta_operator.c */
 
-/* Called by SessionOptions.register_custom_ops_library. ONNX Runtime keeps the domain, and never frees it. */
+/* The operator of experts as a session wants it. */
+static OrtStatus *experts_of(const OrtApi *api, const OrtSessionOptions *options, const er_experts_operator **experts) {
+    int is_given = 0;
+    char held[16];
+    size_t size = sizeof held;
+    *experts = &er_expert_rows;
+    TRY(api->HasSessionConfigEntry(options, ER_HELD_EXPERTS, &is_given));
+    if (!is_given)
+        return NULL;
+    TRY(api->GetSessionConfigEntry(options, ER_HELD_EXPERTS, held, &size));
+    er_experts_operator *own = malloc(sizeof *own);
+    if (own == NULL)
+        return api->CreateStatus(ORT_FAIL, "edge_spec: out of memory");
+    memcpy(own, &er_expert_rows, sizeof *own);
+    own->held = strtoul(held, NULL, 10);
+    *experts = own;
+    return NULL;
+}
+
+/* Called by SessionOptions.register_custom_ops_library. ONNX Runtime keeps the domain and its operators, and never frees
+ * them. */
 ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
     const OrtApi *api = base->GetApi(ORT_VERSION);
     OrtCustomOpDomain *domain;
+    const er_experts_operator *experts;
     if (api == NULL)
         return base->GetApi(1)->CreateStatus(ORT_FAIL, "edge_spec needs ONNX Runtime 1.18 or later");
+    TRY(experts_of(api, options, &experts));
     TRY(api->CreateCustomOpDomain("edge_spec", &domain));
     TRY(api->CustomOpDomain_Add(domain, &matmul_rows));
     TRY(api->CustomOpDomain_Add(domain, &gather_rows));
     TRY(api->CustomOpDomain_Add(domain, &er_attend_rows));
-    TRY(api->CustomOpDomain_Add(domain, &er_expert_rows));
+    TRY(api->CustomOpDomain_Add(domain, &experts->operator));
     TRY(api->CustomOpDomain_Add(domain, &er_convolve_rows));
     TRY(api->CustomOpDomain_Add(domain, &er_delta_rows));
     return api->AddCustomOpDomain(options, domain);

@@ -60,7 +60,11 @@ typedef struct OrtApi {
     void (ORT_CALL *ReleaseStatus)(OrtStatus *status);
     ORT_GAP(94, 99);
     void (ORT_CALL *ReleaseTensorTypeAndShapeInfo)(OrtShape *shape);
-    ORT_GAP(100, 249);
+    ORT_GAP(100, 237);
+    OrtStatus *(ORT_CALL *HasSessionConfigEntry)(const OrtSessionOptions *options, const char *key, int *is_given);
+    OrtStatus *(ORT_CALL *GetSessionConfigEntry)(const OrtSessionOptions *options, const char *key, char *value,
+                                                 size_t *size);
+    ORT_GAP(239, 249);
     OrtStatus *(ORT_CALL *KernelInfoGetConstantInput_tensor)(const OrtKernelInfo *info, size_t i, int *is_constant,
                                                              const OrtValue **value);
     ORT_GAP(250, 274);
@@ -80,6 +84,7 @@ ORT_AT(KernelInfoGetAttribute_string, 87);
 ORT_AT(KernelContext_GetOutput, 91);
 ORT_AT(ReleaseStatus, 93);
 ORT_AT(ReleaseTensorTypeAndShapeInfo, 99);
+ORT_AT(HasSessionConfigEntry, 237);
 ORT_AT(KernelInfoGetConstantInput_tensor, 249);
 ORT_AT(KernelContext_ParallelFor, 274);
 

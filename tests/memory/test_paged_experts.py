@@ -1,0 +1,206 @@
+"""Laws of mixtures that are larger than their budget: some experts stay in memory, the text stays the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compared_logits import on_onnx, rows_of
+from families import EXPERT_FAMILIES
+from gguf_files import N_VOCAB, write_gguf
+
+from edge_spec.cli.command import main
+from edge_spec.engines.onnx.engine import onnx_footprint
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.settings import ModelSettings
+from edge_spec.errors import BudgetExceeded
+from edge_spec.loading import plan
+from edge_spec.models import inspect
+
+pytestmark = [
+    pytest.mark.skipif(available() is not None, reason="the kernels were not built"),
+    pytest.mark.skipif(sys.platform == "win32", reason="no pages are dropped there"),
+]
+MIB = 1 << 20
+HELD = 60 * MIB
+N_EXPERTS, N_USED = 64, 2
+TEXT = np.random.default_rng(5).integers(3, N_VOCAB, 300).tolist()
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Most of its weights are experts, of which a token uses a thirty-second."""
+    folder = tmp_path_factory.mktemp("mixture")
+    made = {**EXPERT_FAMILIES["qwen3moe, 2 of 8"], "experts": (N_EXPERTS, N_USED, 512), "n_layers": 8}
+    return write_gguf(folder / "mixture.gguf", **made)
+
+
+@pytest.fixture
+def asked(mixture: Path) -> dict[str, Any]:
+    return {"engine": "onnx", "n_ctx": 512, "n_threads": 2, "cache_dir": mixture.parent / "cache"}
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """The JSON that a command prints."""
+    with pytest.raises(SystemExit):
+        main(list(arguments))
+    return json.loads(capsys.readouterr().out)
+
+
+def held_and_paged(found: Any) -> tuple[int, int, int]:
+    part = found.chosen.parts["target"]
+    return found.chosen.settings.held_experts, part.expert_bytes, part.paged_bytes
+
+
+# --- the plan
+
+
+def test_a_mixture_that_fits_is_planned_as_before_and_less_memory_holds_fewer_experts(
+    mixture: Path, asked: dict[str, Any]
+) -> None:
+    asked |= {
+        "held_bytes": HELD,
+        "speculation": "off",
+        "prefill_chunk": 128,
+        "max_rows": 8,
+        "kv_k": "f32",
+        "kv_v": "f32",
+    }
+    whole = plan(mixture, memory=1 << 40, **asked)
+    held, experts, paged = held_and_paged(whole)
+    assert (held, paged) == (0, 0)
+    budget, found = whole.chosen.needed_bytes, []
+    while budget > 0:
+        try:
+            made = plan(mixture, memory=budget, **asked)
+        except BudgetExceeded as error:
+            least = error.needed_bytes
+            break
+        assert made.chosen.needed_bytes <= budget
+        assert replace(made.chosen.settings, held_experts=0) == whole.chosen.settings
+        assert sum(held_and_paged(made)[1:]) == experts
+        found.append(held_and_paged(made))
+        budget = made.chosen.needed_bytes - 1
+    counts = [held or N_EXPERTS for held, _, _ in found]
+    assert counts[0] == N_EXPERTS and counts[1:] == [*range(counts[1], N_USED - 1, -1)]
+    assert plan(mixture, memory=least, **asked).chosen.needed_bytes == least
+
+
+def test_the_least_memory_is_told_with_the_experts_that_a_row_uses(mixture: Path, asked: dict[str, Any]) -> None:
+    asked |= {"held_bytes": HELD, "n_ctx": 256}
+    least = plan(mixture, memory=1 << 40, **asked).least["fits"]
+    assert least.settings.held_experts == N_USED
+    assert plan(mixture, memory=least.needed_bytes, **asked).chosen.needed_bytes == least.needed_bytes
+    with pytest.raises(
+        BudgetExceeded, match=r"^mixture\.gguf needs [0-9]+ MiB, .* the minimum is [0-9]+ MiB"
+    ) as caught:
+        plan(mixture, memory=least.needed_bytes - 1, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_drafts_gives_way_before_experts_do_and_caches_after_them(mixture: Path, asked: dict[str, Any]) -> None:
+    whole = plan(mixture, memory=1 << 40, held_bytes=HELD, speculation="off", **asked)
+    smallest = plan(mixture, memory=whole.thresholds["fits"], held_bytes=HELD, **asked)
+    between = plan(mixture, memory=whole.chosen.needed_bytes - MIB, held_bytes=HELD, **asked)
+    assert (between.chosen.kv, between.chosen.n_ctx) == (("f32", "f32"), 512)
+    assert (smallest.chosen.kv, smallest.chosen.settings.held_experts) == (("f16", "f16"), N_USED)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K"])
+def test_all_of_a_transcription_is_told_as_what_the_disk_takes(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = dict.fromkeys(("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"), kind)
+    made = {**EXPERT_FAMILIES["qwen3moe, 2 of 8"], "experts": (32, 2, 512)}
+    path = write_gguf(tmp_path / "model.gguf", kinds=kinds, **made)
+    size = onnx_footprint(inspect(path), ModelSettings(n_ctx=64)).weight_bytes
+    arguments = ["plan", str(path), "--engine", "onnx", "--cache-dir", str(tmp_path / "cache"), "--json"]
+    whole = said(capsys, *arguments)
+    found = said(capsys, *arguments, "--memory", str(whole["chosen"]["needed_bytes"] - 10 * MIB))
+    assert whole["disk_bytes"] == found["disk_bytes"] == size
+    lines, paged = found["chosen"]["lines"]["target"], found["chosen"]["paged_bytes"]["target"]
+    assert lines["weights, mapped"] + lines["experts, mapped"] + paged == size
+    assert whole["chosen"]["paged_bytes"] == {}
+    assert said(capsys, "info", str(path), "--json")["disk_bytes"] == {"onnx": size}
+
+
+# --- the text
+
+
+@pytest.mark.parametrize("family", ["qwen3moe, 4 of 32", "gpt-oss, 4 of 32", "granitemoe, 4 of 32, one shared"])
+@pytest.mark.parametrize("held", [1, 4, 9, 31])
+def test_rows_are_the_same_bits_however_many_experts_stay_in_memory(tmp_path: Path, family: str, held: int) -> None:
+    path = write_gguf(tmp_path / "model.gguf", **EXPERT_FAMILIES[family])
+    model = on_onnx(path, tmp_path / "cache")
+    expected = rows_of(model, TEXT[:80], [8])
+    model.close()
+    model = on_onnx(path, tmp_path / "cache", held_experts=held)
+    for widths in ([8], [1], [3, 16]):
+        model.rollback(0)
+        assert np.array_equal(rows_of(model, TEXT[:80], widths), expected)
+    model.close()
+
+
+WRITE = """
+import json, re, sys
+from pathlib import Path
+import edge_spec
+from edge_spec.loading import plan
+
+def kib(name, text):
+    return int(re.search(name + r":\\s+(\\d+) kB", text)[1])
+
+def mapped_bytes():
+    maps = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M)
+    return sum(kib("Rss", each) << 10 for each in maps if "weights.bin" in each.partition("\\n")[0])
+
+asked = json.loads(sys.argv[1])
+text, model, spared = (asked.pop(name) for name in ("text", "model", "spared"))
+budget = plan(model, memory=1 << 40, **asked).chosen.needed_bytes - spared
+with edge_spec.load(model, memory=budget, **asked) as model:
+    reply = model.generate(tokens=text, max_tokens=120, seed=7, ignore_eos=True)
+    reply.read()
+    lines = {line.name: line.predicted_bytes for line in model.ledger}
+    print(json.dumps({
+        "tokens": reply.token_ids,
+        "budget": budget,
+        "profile": model.profile.name,
+        "notes": list(model.notes),
+        "given up": [*model.degradations, *reply.notices],
+        "planned": lines["experts, mapped"] + lines["weights, mapped"],
+        "mapped": mapped_bytes(),
+        "peak": kib("VmHWM", Path("/proc/self/status").read_text()) << 10,
+    }))
+"""
+
+
+def written(mixture: Path, asked: dict[str, Any], spared: int) -> dict[str, Any]:
+    """What a process of its own wrote and held, with so much less memory than all of it needs."""
+    given = {"model": str(mixture), "text": TEXT, "spared": spared, **asked, "cache_dir": str(asked["cache_dir"])}
+    done = subprocess.run([sys.executable, "-c", WRITE, json.dumps(given)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is resident is read as Linux tells it")
+@pytest.mark.parametrize("speculation", ["off", "ngram"])
+def test_a_mixture_larger_than_its_budget_writes_the_same_text_inside_of_it(
+    mixture: Path, asked: dict[str, Any], speculation: str
+) -> None:
+    asked |= {"speculation": speculation, "prefill_chunk": 128, "max_rows": 8}
+    whole = written(mixture, asked, -64 * MIB)
+    assert whole["notes"] == []
+    for spared in (20 * MIB, 60 * MIB):
+        found = written(mixture, asked, spared)
+        assert "experts of a layer" in found["notes"][0]
+        assert (found["tokens"], found["profile"]) == (whole["tokens"], whole["profile"])
+        assert found["given up"] == []
+        assert found["mapped"] <= found["planned"] < whole["planned"]
+        assert found["peak"] <= found["budget"]
