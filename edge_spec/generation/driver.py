@@ -11,7 +11,7 @@ from itertools import count
 from time import perf_counter
 from weakref import WeakKeyDictionary, ref
 
-from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
+from edge_spec.errors import Cancelled, Closed, PoolFull
 from edge_spec.generation.context import MemoryGuard
 from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.generation.lock import GenerationLock
@@ -198,7 +198,35 @@ class Driver:
                 self._waiting.append(writing)
 
     def _round(self, wanted: Sequence[Writing], reader: Reader) -> bool:
-        """Advance all that can be advanced; whether there was any."""
+        """Advance all that can be advanced; whether there was any.
+
+        A round is whole or undone: whatever interrupts it, Ctrl-C or a defect, is for whose reader does it.
+        """
+        try:
+            return self._advance(wanted, reader)
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        """Let all replies be what the last whole round has left."""
+        for writing in list(self._live):
+            text = writing.place
+            if text is None:
+                self._live.remove(writing)
+                if writing.asking is not None and not writing.is_over:
+                    self._wait_again(writing)
+                continue
+            n_text = writing.go_back()
+            with suppress(Closed):
+                text.replace(len(text.text) if n_text is None else n_text, ())
+                writing.is_reading = writing.is_reading and bool(text.unread(1))
+            if writing.is_over:
+                self._leave(writing)
+        self.texts.are_written(text for writing in self._live if (text := writing.place) is not None)
+
+    def _advance(self, wanted: Sequence[Writing], reader: Reader) -> bool:
+        """Do a round; see ``_round``."""
         self._follow_target()
         if self._waiting:
             self._admit(wanted, reader)
@@ -539,9 +567,6 @@ class Driver:
             for writing in batch:
                 self._write_together([writing], wanted)
             return
-        except BaseException:
-            _undo(texts)
-            raise
         try:
             prepared, rows = self._decoded(texts, prepared)
         except (Cancelled, PoolFull):
@@ -550,37 +575,27 @@ class Driver:
             for writing in batch:
                 self._finished(writing, wanted, error=error)
             return
-        except BaseException:
-            _undo(texts)
-            raise
         n_drafted = sum(len(each.draft) for each in prepared)
         self.rows["draft"] += n_drafted
         self.rows["text"] += sum(len(each.tree) for each in prepared) - n_drafted
         written, verify_s, other_s = dict[Writing, Round](), 0.0, 0.0
-        before = {writing: _length(writing) for writing in batch}
-        try:
-            for writing, text, own, its_rows in zip(batch, texts, prepared, rows, strict=True):
-                writer = writing.writer
-                try:
-                    what = writer.write(partial(text.finish, own, its_rows))
-                    writer.accepted(text.text, what, text.drafter.last_name if what.drafted else "")
-                    verify_s += what.verify_s
-                    other_s += what.draft_s + what.sample_s
-                    written[writing] = what
-                except Exception as error:
-                    self._finished(writing, wanted, error=error)
-            if len(written) == len(batch):
-                for writing, failed in zip(batch, learn(texts, list(written.values())), strict=True):
-                    if failed is not None:
-                        self._finished(writing, wanted, error=failed)
-        except BaseException:
-            # Ctrl-C may come anywhere: who was written on goes on, and who was in the middle of it ends.
-            for writing, length in before.items():
-                if writing not in written and writing.place is not None and _length(writing) != length:
-                    self._finished(writing, wanted, error=BackendError("the round was interrupted"))
-            self._bring(written, wanted)
-            raise
-        self._bring(batch, wanted)
+        for writing, text, own, its_rows in zip(batch, texts, prepared, rows, strict=True):
+            writer = writing.writer
+            try:
+                what = writer.write(partial(text.finish, own, its_rows))
+                writer.accepted(text.text, what, text.drafter.last_name if what.drafted else "")
+                verify_s += what.verify_s
+                other_s += what.draft_s + what.sample_s
+                written[writing] = what
+            except Exception as error:
+                self._finished(writing, wanted, error=error)
+        if len(written) == len(batch):
+            for writing, failed in zip(batch, learn(texts, list(written.values())), strict=True):
+                if failed is not None:
+                    self._finished(writing, wanted, error=failed)
+        for writing in batch:
+            if writing.place is not None:
+                self._brought(writing, wanted)
         self._decode_s += (verify_s - self._decode_s) / 4 if self._decode_s else verify_s
         rest_s = (perf_counter() - begun - verify_s - other_s) / len(batch)
         for writing in batch:
@@ -596,20 +611,6 @@ class Driver:
                     raise
                 if not self.texts.gives_cells(error.n_needed - error.n_free):
                     prepared = prepare(texts, [0] * len(texts))
-
-    def _bring(self, batch: Iterable[Writing], wanted: Sequence[Writing]) -> None:
-        """Replies have been written on: tell their readers, each whatever happens with another one."""
-        interrupted: BaseException | None = None
-        for writing in batch:
-            if writing.place is None:
-                continue
-            try:
-                self._brought(writing, wanted)
-            except BaseException as error:
-                interrupted = error
-                self._finished(writing, wanted, error=BackendError("the round was interrupted"))
-        if interrupted is not None:
-            raise interrupted
 
     def _brought(self, writing: Writing, wanted: Sequence[Writing]) -> None:
         """A reply has been written on."""
@@ -650,17 +651,6 @@ def _limit(writing: Writing) -> int:
     writer = writing.writer
     _place_of(writing).room = room = writer.max_tokens - len(writer.token_ids)
     return min(writing.next_limit(), room - 1)
-
-
-def _length(writing: Writing) -> tuple[int, int]:
-    """Return the tokens of a reply, and those of its text."""
-    return len(writing.writer.token_ids), len(_place_of(writing).text)
-
-
-def _undo(texts: Iterable[Speculator]) -> None:
-    """Drop what a round was about to write."""
-    for text in texts:
-        text.end_reply()
 
 
 def _length_of(twin: tuple[object, int]) -> int:

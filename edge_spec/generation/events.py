@@ -130,6 +130,17 @@ class EventLog:
             elif text:
                 self._ready.append(TokenEvent(id=None, text=text, top={}, round=self._n_rounds))
 
+    @property
+    def ready(self) -> Sequence[TokenEvent]:
+        """The events that nobody has taken yet."""
+        return tuple(self._ready)
+
+    def go_back(self, ready: Sequence[TokenEvent]) -> None:
+        """What came after these has been taken back."""
+        self.drop_taken()
+        with self._taking:
+            self._ready = [*ready]
+
     def take(self) -> list[TokenEvent]:
         """Return the events that nobody has taken yet."""
         with self._taking:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from edge_spec.errors import BudgetExceeded, EdgeSpecError, PoolFull, StateError
@@ -102,9 +102,16 @@ class KeptTexts:
 
     def leave(self, owner: object | None, text: Speculator) -> None:
         """A text is not written any more; it is kept for its owner, if there is one."""
-        del self._written[id(text)]
+        self._written.pop(id(text), None)
         if owner is not None:
             self._idle[owner] = text
+
+    def are_written(self, texts: Iterable[Speculator]) -> None:
+        """Only these texts are written; one that was about to be, or to be left, when a round was interrupted, is
+        nobody's."""
+        self._written = {id(text): text for text in texts}
+        for owner in [owner for owner, text in self._idle.items() if id(text) in self._written]:
+            del self._idle[owner]
 
     def put_back(self, owner: object, text: Speculator) -> None:
         """A text has to wait although it is being written: others have its cells until it enters again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from weakref import ref
@@ -13,6 +13,7 @@ from edge_spec.generation.events import EventLog, TokenEvent
 from edge_spec.generation.reader import Reader
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.writer import TokenWriter
+from edge_spec.sampling.grammar import Node
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Vocabulary
@@ -90,6 +91,22 @@ class State:
     drawn: Mapping[str, float]
 
 
+class Whole(NamedTuple):
+    """A reply as the last whole round has left it, whose reader is behind.
+
+    Attributes:
+        state: how far it is.
+        n_text: tokens of its text in the target.
+        accepted: what its sampler remembers of them.
+        events: that are in no outcome.
+    """
+
+    state: State
+    n_text: int
+    accepted: Node
+    events: Sequence[TokenEvent]
+
+
 class Outcome(NamedTuple):
     """What a round has brought.
 
@@ -97,13 +114,13 @@ class Outcome(NamedTuple):
         piece: text that has become certain.
         events: of its tokens.
         error: why the reply has ended with it, if that was an error.
-        state: how far the reply is with it; None if its reader was there, so that it is no further now.
+        whole: the reply with it; None if its reader was there, so that it is no further now.
     """
 
     piece: str
-    events: list[TokenEvent]
+    events: Sequence[TokenEvent]
     error: BaseException | None = None
-    state: State | None = None
+    whole: Whole | None = None
 
 
 class Writing:
@@ -154,12 +171,13 @@ class Writing:
         self._recorder = recorder
         self.is_recorded = False
         self.has_begun = False
-        # What has been taken, and how many pieces of it have been handed out: a number, which no error cuts in half.
+        # What has been taken, and how many pieces of it have been handed out: numbers, which no error cuts in half.
         self._pieces: list[str] = []
-        self._n_handed_out = 0
+        self._n_taken = self._n_handed_out = 0
         self._state: State | None = None
-        # How far it was with what was taken last: made for that, and good until something else is written.
-        self._reached: State | None = None
+        # With what was taken last: made for that, and good until something else is written.
+        self._reached: Whole | None = None
+        self._whole: Whole | None = None
         # Of a reply that has ended where its reader was, behind what its sampler has drawn.
         self._drawn: Mapping[str, float] | None = None
         self._log: EventLog | None = None
@@ -233,13 +251,16 @@ class Writing:
 
     def take(self) -> Outcome:
         """Take the next outcome."""
-        outcome = self._outcomes.popleft()
-        state = outcome.state
-        is_behind = state is not None and (bool(self._outcomes) or state.n_tokens < len(self.writer.token_ids))
-        self._state, self._reached = (state, None) if is_behind else (None, state)
-        self._taken += outcome.events
-        if outcome.piece:
-            self._pieces.append(outcome.piece)
+        outcome = self._outcomes[0]
+        whole = outcome.whole
+        is_behind = whole is not None and (
+            len(self._outcomes) > 1 or whole.state.n_tokens < len(self.writer.token_ids)
+        )
+        # Before the last line an interruption has taken nothing.
+        self._pieces[self._n_taken :] = [outcome.piece]
+        self._state, self._reached = (whole.state, None) if whole is not None and is_behind else (None, whole)
+        taken = [*self._taken, *outcome.events]
+        self._taken, self._n_taken, _ = taken, self._n_taken + 1, self._outcomes.popleft()
         return outcome
 
     def hand_out(self) -> str:
@@ -284,24 +305,48 @@ class Writing:
         writer = self.writer
         if error is not None:
             writer.finish_reason = "error"
-        if writer.finish_reason is not None:
-            self.is_over = True
+        is_over = writer.finish_reason is not None
+        if is_over:
             writer.flush()
-        if not (writer.ready or self.is_over):
+        is_there = is_read and self._state is None
+        if not (writer.ready or is_over):
+            self._whole = None if is_there else self._present(self._log.ready if self._log is not None else ())
             return
-        state = None if is_read and self._state is None else self._present()
-        events = self._log.take() if self._log is not None else []
-        outcome = Outcome("".join(writer.ready), events, error, state)
+        whole = None if is_there else self._present()
+        events = self._log.ready if self._log is not None else ()
+        self._outcomes.append(Outcome("".join(writer.ready), events, error, whole))
+        if self._log is not None:
+            self._log.take()
         writer.ready.clear()
-        self._outcomes.append(outcome)
+        self.is_over = is_over
 
     def run_ahead(self) -> None:
         """Somebody else's reader is about to advance it: remember how far its own reader is."""
         if self._state is None:
             reached, self._reached = self._reached, None
-            is_there = reached is not None and reached.n_tokens == len(self.writer.token_ids)
-            self._state = reached if is_there else self._present()
+            is_there = reached is not None and reached.state.n_tokens == len(self.writer.token_ids)
             self._taken += self._log.take() if self._log is not None else []
+            self._whole = reached if reached is not None and is_there else self._present()
+            self._state = self._whole.state
+
+    def go_back(self) -> int | None:
+        """A round was interrupted: be what the last whole one has left.
+
+        Returns:
+            The tokens that its text had then; None if its reader is there, who knows of the interruption.
+        """
+        found = [*(outcome.whole for outcome in reversed(self._outcomes)), self._whole]
+        known = [each for each in found if each is not None]
+        if self._state is None or not known:
+            return None
+        state, n_text, accepted, events = max(known, key=lambda whole: whole.state.n_tokens)
+        self.writer.cut(state.n_tokens)
+        self.writer.finish_reason, self.writer.statistics = state.finish_reason, state.statistics.copy()
+        self.writer.sampler.go_back(accepted)
+        if self._log is not None:
+            self._log.go_back(events)
+        self.is_over = state.finish_reason is not None
+        return n_text
 
     def reads(self, done: int, total: int) -> None:
         """So many tokens of its prompt have been read, and so many have to be."""
@@ -328,9 +373,10 @@ class Writing:
         self.brought(is_read=True)
         return n_ahead
 
-    def _present(self) -> State:
-        writer = self.writer
-        return State(len(writer.token_ids), writer.finish_reason, writer.statistics.copy(), writer.sampler.state())
+    def _present(self, events: Sequence[TokenEvent] = ()) -> Whole:
+        writer, place = self.writer, self.place
+        state = State(len(writer.token_ids), writer.finish_reason, writer.statistics.copy(), writer.sampler.state())
+        return Whole(state, len(place.text) if place is not None else 0, writer.sampler.accepted, events)
 
 
 class Refused:

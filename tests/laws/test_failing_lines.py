@@ -1,8 +1,10 @@
-"""A law of texts that share a decode: an error at any line of a round ends some of them, and changes none."""
+"""A law of texts that share a decode: what strikes at any line of a round ends whose reader does it, and no other."""
 
 from __future__ import annotations
 
 import sys
+from functools import partial
+from itertools import count
 from linecache import getline
 from types import FrameType
 from typing import Any
@@ -15,38 +17,68 @@ from edge_spec.errors import BackendError
 from edge_spec.generation.driver import Driver
 from edge_spec.generation.reply import Reply
 from edge_spec.sampling import SamplerSettings
+from edge_spec.speculation.chooser import Chooser
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
+from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
 
-N_TEXTS, N_TOKENS = 4, 12
-_TABLE = random_table(6, order=2, seed=5)
+N_TEXTS, N_TOKENS, N_VOCAB = 3, 12, 6
+_TABLE = random_table(N_VOCAB, order=2, seed=5)
 _FOLDERS = ("/edge_spec/generation/", "/edge_spec/speculation/", "/edge_spec/engines/", "/support/table_model")
+_MODULES = ("speculation.round", "speculation.loop", "generation.driver")
+_GUIDED = 1
+_N_STRIKES = 120
+"""Lines that are struck, evenly over all."""
 
 
 class Struck(Exception):
     """What may happen anywhere: no memory, a defect."""
 
 
-class StruckOut(BaseException):
-    """What may come from outside: Ctrl-C."""
+class World:
+    """A driver whose texts have drafters of their own, and the replies."""
 
+    def __init__(self, letters: Any, letter_grammar: Any, kind: str) -> None:
+        self._grammar = letter_grammar(1, N_VOCAB, -1)
+        self._kind = kind
+        self._pool = TableModel(_TABLE, n_ctx=48, n_cells=200, max_rows=16).pool
+        self._first: Chooser | None = None
+        model = TableModel(_TABLE, n_ctx=48, n_cells=160, max_rows=16)
+        target = Target(Speculator(model, self._drafter()), lambda path: self._drafter())
+        self.driver = Driver(target, letters(-1))
 
-def new_driver(letters: Any) -> Driver:
-    model = TableModel(_TABLE, n_ctx=48, n_cells=160, max_rows=16)
-    return Driver(Target(Speculator(model, NgramDrafter()), lambda path: NgramDrafter()), letters(-1))
+    def _drafter(self) -> Drafter:
+        small = ModelDrafter(self._pool.path(), width=2, beam=1)
+        if self._kind == "auto":
+            ticks = count()
+            chooser = Chooser([small, NgramDrafter()], seconds={1: 1.0, 64: 1.1}, clock=lambda: float(next(ticks)))
+            self._first = self._first or chooser
+            chooser.join(self._first)
+            return chooser
+        # The first text has the model, and no other.
+        self._kind, kind = "ngram", self._kind
+        return {"mixed": small, "ngram": NgramDrafter(), "plain": NoDrafter()}[kind]
 
-
-def new_reply(driver: Driver, number: int) -> Reply:
-    sampling = SamplerSettings(seed=3, attempt=number, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    return Reply(driver, request_of([1, 2, 3, 1, 2], sampling, max_tokens=N_TOKENS), lambda: 3)
+    def reply(self, number: int) -> Reply:
+        sampling = SamplerSettings(seed=3, attempt=number, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+        grammar = self._grammar if number == _GUIDED else None
+        asked = request_of([1, 2, 3, 1, 2], sampling, max_tokens=N_TOKENS, grammar=grammar)
+        return Reply(self.driver, asked, lambda: 3)
 
 
 class Striking:
-    """Raises an error before a line of the code, counted over all blocks that it is around."""
+    """Raises an error before a line of the code, counted over all blocks that it is around.
+
+    Attributes:
+        n_lines: how many there were.
+        in_decode: whether the one that it struck belonged to the target's decode.
+    """
 
     def __init__(self, line: int, error: type[BaseException]) -> None:
-        self.n_lines = 0
+        self.n_lines, self.in_decode = 0, False
         self._line, self._error = line, error
 
     def __enter__(self) -> None:
@@ -68,45 +100,61 @@ class Striking:
         if event == "line" and not getline(name, frame.f_lineno).lstrip().startswith(("with ", "try:")):
             self.n_lines += 1
             if self.n_lines == self._line:
+                here = getline(name, frame.f_lineno)
+                self.in_decode = "self._decoded(" in here or _is_in(frame, "_decoded")
                 raise self._error
         return self._trace
 
 
-def written_by_turns(driver: Driver, striking: Striking, error: type[BaseException]) -> list[Reply]:
-    """Write replies by turns, in one loop, in which something strikes once."""
-    replies = [new_reply(driver, number) for number in range(N_TEXTS)]
-    n_struck = 0
+def _is_in(frame: FrameType | None, name: str) -> bool:
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
+
+
+def written_by_turns(world: World, striking: Striking, error: type[BaseException]) -> tuple[list[Reply], set[int]]:
+    """Write replies by turns, in one loop, in which something strikes once; returns them and who was told of it."""
+    replies, told = [world.reply(number) for number in range(N_TEXTS)], list[int]()
     while any(not reply.is_complete for reply in replies):
-        for reply in replies:
+        for number, reply in enumerate(replies):
             try:
                 with striking:
                     next(reply, None)
             except (error, BackendError):
-                n_struck += 1
-    # A failed decode is an error of all that shared it.
-    assert n_struck <= N_TEXTS
-    return replies
+                told.append(number)
+    return replies, set(told)
 
 
-@pytest.mark.parametrize("error", [Struck, StruckOut])
-def test_an_error_at_any_line_of_a_round_changes_no_text(letters: Any, error: type[BaseException]) -> None:
-    alone = [new_reply(new_driver(letters), number) for number in range(N_TEXTS)]
+@pytest.mark.parametrize("kind", ["mixed", "auto"])
+@pytest.mark.parametrize("error", [Struck, KeyboardInterrupt])
+def test_what_strikes_at_any_line_of_a_round_is_for_one_text(
+    letters: Any, letter_grammar: Any, monkeypatch: Any, kind: str, error: type[BaseException]
+) -> None:
+    ticks = count()
+    for module in _MODULES:
+        monkeypatch.setattr(f"edge_spec.{module}.perf_counter", lambda: float(next(ticks)))
+    new_world = partial(World, letters, letter_grammar)
+    alone = [new_world("plain").reply(number) for number in range(N_TEXTS)]
     texts = [reply.read() for reply in alone]
     whole = [reply.token_ids for reply in alone]
     counting = Striking(0, error)
-    written_by_turns(new_driver(letters), counting, error)
-    assert counting.n_lines > 2000
+    written_by_turns(new_world(kind), counting, error)
+    assert counting.n_lines > 10000
     n_ended = 0
-    for line in range(1, counting.n_lines + 1, 40):
-        driver = new_driver(letters)
-        replies = written_by_turns(driver, Striking(line, error), error)
+    for line in range(1, counting.n_lines + 1, counting.n_lines // _N_STRIKES):
+        world, striking = new_world(kind), Striking(line, error)
+        replies, told = written_by_turns(world, striking, error)
+        ended = {number for number, reply in enumerate(replies) if reply.finish_reason in ("error", "cancelled")}
         for number, reply in enumerate(replies):
-            if reply.finish_reason in ("error", "cancelled"):
-                n_ended += 1
+            if number in ended:
                 assert reply.token_ids == whole[number][: len(reply.token_ids)], (line, number)
             else:
                 assert (reply.token_ids, reply.text) == (whole[number], texts[number]), (line, number)
-        again = new_reply(driver, 0)
+        # Who is told reads it, or it is an error of the text's own; of a failed decode all are told.
+        assert ended <= told, line
+        assert len(told) <= 1 or (striking.in_decode and error is Struck), line
+        n_ended += len(ended)
+        again = world.reply(0)
         assert (again.read(), again.token_ids) == (texts[0], whole[0]), line
-        assert driver.is_idle
+        assert world.driver.is_idle
     assert n_ended > 0
