@@ -363,6 +363,28 @@ def test_rows_that_texts_leave_go_to_drafts(letters: Any, name: str, monkeypatch
     assert sum(reply.statistics.accepted for reply in replies.answers) > 0
 
 
+@pytest.mark.parametrize("name", ["repeat", "sequence 1000"])
+@pytest.mark.parametrize(("n_rows", "drafted"), [(16, [3, 3, 3]), (8, [1, 2, 2]), (4, [0, 0, 1]), (3, [0, 0, 0])])
+def test_a_fixed_mode_drafts_as_alone_and_shares_rows_evenly(
+    letters: Any, name: str, n_rows: int, drafted: list[int], monkeypatch: Any
+) -> None:
+    requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
+    world = World(letters(), requests, most=n_rows, drafters=DRAFTERS[name]())
+    rounds, decode = list[list[int]](), TablePool.decode
+
+    def watched(self: TablePool, trees: Any) -> Any:
+        if self is world.model.pool and len(trees) == 3:
+            rounds.append([len(tree) - 1 for _, tree in trees])
+        return decode(self, trees)
+
+    monkeypatch.setattr(TablePool, "decode", watched)
+    replies = world.replies()
+    replies.read()
+    assert rounds[0] == drafted
+    assert all(sum(each) + 3 <= n_rows and max(each) <= 3 for each in rounds)
+    assert [outcome(reply) for reply in replies.answers] == [world.alone(asked) for asked in requests]
+
+
 @pytest.mark.parametrize("kind", ["sequence", "tree", "hierarchy", "nested"])
 def test_a_model_drafts_a_level_of_all_texts_in_one_decode(letters: Any, kind: str, monkeypatch: Any) -> None:
     requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]

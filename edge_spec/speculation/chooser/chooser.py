@@ -369,7 +369,8 @@ class Chooser(Drafter):
     @property
     def _plain_is_due(self) -> bool:
         since, before = self._n_rounds - self._last_plain, self._last_plain
-        return since >= min(_RECHECK_PLAIN, max(_FIRST_RECHECK, before))
+        # What a decode of several texts takes is known only once there was one.
+        return (self.n_texts > 1 and not self._n_rounds) or since >= min(_RECHECK_PLAIN, max(_FIRST_RECHECK, before))
 
     @property
     def _tables_pay(self) -> bool:

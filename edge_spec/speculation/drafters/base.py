@@ -11,7 +11,7 @@ from edge_spec.sampling import Sampler
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
-from edge_spec.speculation.tree import EMPTY, Tree, best_of_all
+from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["Choice", "Decision", "Drafter", "LevelDrafter", "WorthMore", "always"]
 
@@ -120,14 +120,19 @@ class Drafter:
     def draft_all(self, drafters: Sequence[Drafter], limits: Sequence[int], most: int) -> Sequence[Tree]:
         """Draft for several texts that share a decode, at most ``limits`` tokens for each and ``most`` for all.
 
+        Each gets what it would get alone, and where that is too much an equal part of ``most``.
+
         Args:
             drafters: those of the texts, all of its kind; it is the first.
         """
+        if self.followed:
+            # A model takes time for every level: what there are no rows for is not drafted.
+            limits = _shares(limits, most)
         drafts = self.draft_all_while(drafters, limits, always)
-        if sum(map(len, drafts)) <= most:
-            return drafts
-        # Who does not say what tokens are worth is taken to be right half the time.
-        return best_of_all(drafts, [draft.values or [0.5**depth for depth in draft.depths] for draft in drafts], most)
+        shares = _shares([len(draft) for draft in drafts], most)
+        return [
+            draft if len(draft) <= share else draft.best(share) for draft, share in zip(drafts, shares, strict=True)
+        ]
 
     def draft_all_while(
         self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
@@ -214,6 +219,15 @@ class Drafter:
     def held_bytes(self) -> int:
         """Memory that its own tables take now; models do not count."""
         return 0
+
+
+def _shares(wanted: Sequence[int], most: int) -> list[int]:
+    """Return equal parts of ``most``, none more than is wanted: what one does not want is for the others."""
+    shares, left = [0] * len(wanted), max(most, 0)
+    for n_before, place in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
+        shares[place] = max(0, min(wanted[place], left // (len(wanted) - n_before)))
+        left -= shares[place]
+    return shares
 
 
 class LevelDrafter(Drafter):
