@@ -12,6 +12,7 @@ import edge_spec
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.errors import PromptTooLong
 from edge_spec.model import TextModel
+from edge_spec.models import resolve_family
 from edge_spec.speculation.pool import pool_of
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -38,6 +39,36 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with edge_spec.load("demo", engine=engine, n_ctx=400, cache_dir=folder, kv_k=kind, kv_v=kind) as model:
         assert pool_of(model.followed["target"].model) is not None
         yield model
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("mode", "smaller"), [("sequence", ["draft"]), ("tree", ["draft"]), ("hierarchy", ["draft", "intermediate"])]
+)
+def test_models_draft_for_several_texts_as_for_each_alone(tmp_path: Path, mode: str, smaller: list[str]) -> None:
+    family = resolve_family("demo")
+    given: dict[str, Any] = {name: getattr(family, name) for name in smaller}
+    asked: dict[str, Any] = {"seed": 9, "max_tokens": 50, "ignore_eos": True}
+    with edge_spec.load(
+        family.target, engine="onnx", n_ctx=160, cache_dir=tmp_path, speculation=mode, draft_limit=2, **given
+    ) as model:
+        replies: Any = model.generate_many(PROMPTS, **asked)
+        several = outcomes(replies)
+        together = [(each.statistics.drafted, each.statistics.accepted) for each in replies.answers]
+        singles, single = [], []
+        for prompt in PROMPTS:
+            reply: Any = model.generate(prompt, **asked)
+            text = reply.read()
+            singles.append((reply.token_ids, text, reply.finish_reason))
+            single.append((reply.statistics.drafted, reply.statistics.accepted))
+    assert several == singles
+    # Guesses are computed with other rows beside them, and may differ where two are equally likely.
+    assert all(
+        abs(each - own) <= 0.1 * own
+        for both in zip(together, single, strict=True)
+        for each, own in zip(*both, strict=True)
+    )
+    assert all(accepted > 10 for _, accepted in together)
 
 
 def alone(model: TextModel, prompt: str, **asked: Any) -> tuple[Any, ...]:

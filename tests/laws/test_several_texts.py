@@ -470,6 +470,22 @@ def test_nobody_waits_for_a_few_tokens_that_another_one_reads(letters: Any, monk
     assert [outcome(reply) for reply in replies.answers] == [world.alone(each) for each in world.requests]
 
 
+def test_drafters_have_cells_for_every_text_that_is_written(letters: Any) -> None:
+    requests = [request([n, 1, 1], attempt=n, max_tokens=40) for n in range(3)]
+    drafted = []
+    for n_cells in (64, 1008):
+        world = World(letters(), requests, most=16, drafters=models("sequence", n_cells), budget=10000)
+        replies, (pool,) = world.replies(), world.driver.target.draft_pools
+        replies.read()
+        drafted.append([answer.statistics.drafted for answer in replies.answers])
+        assert (pool.n_cells > n_cells) == (n_cells == 64)
+        further = world.model.pool.n_cells - world.new_model(16).pool.n_cells
+        assert world.ledger.held_bytes == pool.n_cells - n_cells + further
+        world.driver.texts.shrink()
+        assert pool.n_cells == n_cells and not list(world.ledger)
+    assert drafted[0] == drafted[1]
+
+
 def test_the_ledger_has_further_cells_while_they_are_used(letters: Any) -> None:
     long = [1, 2, 3, 4] * 10
     world = World(letters(), [request([n, *long], max_tokens=6) for n in range(4)], budget=1000)
