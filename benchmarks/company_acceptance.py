@@ -23,9 +23,10 @@ from edge_spec.speculation.statistics import Statistics
 def _told(name: str, done: Iterable[Statistics]) -> None:
     done = list(done)
     drafted, accepted = sum(each.drafted for each in done), sum(each.accepted for each in done)
-    drafted_at, accepted_at = (
-        sum((getattr(each, at) for each in done), Counter()) for at in ("drafted_at", "accepted_at")
-    )
+    drafted_at, accepted_at = Counter[int](), Counter[int]()
+    for each in done:
+        drafted_at.update(each.drafted_at)
+        accepted_at.update(each.accepted_at)
     depths = " ".join(f"{accepted_at[depth] / drafted_at[depth]:.3f}" for depth in sorted(drafted_at)[:6])
     length = sum(each.tokens for each in done) / sum(each.rounds for each in done)
     print(f"{name:32} {accepted / max(1, drafted):10.4f} {drafted:8} {length:9.3f}  {depths}", flush=True)

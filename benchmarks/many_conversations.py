@@ -47,7 +47,7 @@ def main() -> int:
                 chats[number].save(asked.save / f"{number}.chat")
             if (place + 1) % max(1, n * asked.turns // _PARTS) == 0:
                 gc.collect()
-                peak = peak_resident_bytes()
+                peak = peak_resident_bytes() or resident_bytes()
                 highest = max(highest, peak)
                 lines = {
                     f"{each.owner} {each.name}": each.measured_bytes or each.predicted_bytes for each in model.ledger
