@@ -170,8 +170,7 @@ class KeptTexts:
 
     def _has_room(self, text: Speculator | None, *, spare: Speculator | None = None) -> bool:
         """Have memory for what one more text takes besides cells, which is to be written; whether there is."""
-        pool = self._target.pool
-        if pool is None or not pool.text_bytes or (text is not None and text.model.n_past):
+        if not self._target.text_bytes or (text is not None and text.model.n_past):
             return True
         while not self.claims(1):
             others = [each for each in self.unowned() if each.model.n_past and each is not spare and each is not text]
@@ -200,7 +199,7 @@ class KeptTexts:
         n_texts = n_more + sum(each.model.n_past > 0 or id(each) in self._written for each in self._target.texts)
         drafts = self._target.draft_pools
         further = sum((each.n_cells - self._planned_of(each)) * each.cell_bytes for each in drafts)
-        return (n_cells - self._n_planned) * pool.cell_bytes + max(0, n_texts - 1) * pool.text_bytes + further
+        return (n_cells - self._n_planned) * pool.cell_bytes + max(0, n_texts - 1) * self._target.text_bytes + further
 
     def _planned_of(self, drafts: Pool) -> int:
         """Return the cells that a pool of a drafter's model had when it was opened."""

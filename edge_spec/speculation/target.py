@@ -49,6 +49,12 @@ class Target:
         return self.seat.drafter
 
     @property
+    def text_bytes(self) -> int:
+        """What a text takes besides cells, in the target and in the drafters' models, see ``Pool.text_bytes``."""
+        pools = [self.pool, *self.draft_pools] if self.pool is not None else []
+        return sum(pool.text_bytes for pool in pools if pool is not None)
+
+    @property
     def most_texts(self) -> int:
         """How many texts one decode can advance; 1 where rows of several would not be those of a single text."""
         capabilities = self.model.capabilities

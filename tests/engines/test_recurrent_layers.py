@@ -33,6 +33,7 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, Cancelled, EdgeSpecError, StateError
 from edge_spec.loading import plan
 from edge_spec.models import inspect
+from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.tree import Tree
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -621,15 +622,22 @@ def test_several_replies_are_what_each_is_alone(hybrids: HybridFiles, tmp_path: 
     assert found == [reply.token_ids for reply in alone]
 
 
-@pytest.mark.parametrize("mode", ["off", "ngram", "auto"])
+@pytest.mark.parametrize("mode", ["off", "ngram", "auto", "sequence"])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_answers_to_one_prompt_read_it_once_and_are_what_each_is_alone(
     hybrids: HybridFiles, tmp_path: Path, name: str, mode: str
 ) -> None:
     asked: dict[str, Any] = {"raw": True, "ignore_eos": True, "max_tokens": 40, "temperature": 1.0}
+    drafter = {"draft": write_hybrid(tmp_path / "draft.gguf", SMALL_HYBRIDS[name], "Q4_0", seed=1, noise=0.06)}
     prompt = "In the beginning there was a prompt of some tokens, ab ab ab"
     with edge_spec.load(
-        hybrids[name], engine="onnx", speculation=mode, n_ctx=160, n_threads=1, cache_dir=tmp_path
+        hybrids[name],
+        engine="onnx",
+        speculation=mode,
+        n_ctx=160,
+        n_threads=1,
+        cache_dir=tmp_path,
+        **drafter if mode == "sequence" else {},
     ) as model:
         pool = model.followed["target"].model.pool
         n_planned = pool.n_cells
@@ -638,8 +646,9 @@ def test_answers_to_one_prompt_read_it_once_and_are_what_each_is_alone(
         found = [reply.token_ids for reply in replies.answers]
         n_prompt = len(replies.answers[0].prompt)
         assert model.rows["prompt"] < n_prompt
+        text_bytes = sum(pool_of(each.model).text_bytes for each in model.followed.values())
         line = next(line for line in model.ledger if (line.owner, line.name) == ("texts", "caches"))
-        assert line.predicted_bytes == 4 * pool.text_bytes + (pool.n_cells - n_planned) * pool.cell_bytes
+        assert line.predicted_bytes == 4 * text_bytes + (pool.n_cells - n_planned) * pool.cell_bytes
         assert pool.session.states.n_held == 5
         model.texts.shrink()
         assert pool.session.states.n_held <= 1
