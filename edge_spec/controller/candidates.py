@@ -193,11 +193,11 @@ class Estimates(ExitStack):
         used = {role: engines[role] for role in models}
         parts = _shared(parts, {role: (each.name, self._files[role].fingerprint) for role, each in used.items()})
         engine, own = engines["target"], models["target"]
-        several = self._n_texts > 1 and engine.several_texts
+        n_texts = self._n_texts
         tables = {
             TOKEN_BYTES: TOKEN_BYTES_LIMIT,
             DRAFT_TABLES: mode.n_bytes(settings.n_ctx),
-            TEXT_CACHES: engine.texts_bytes(self._files["target"], own, self._n_texts) if several else 0,
+            TEXT_CACHES: engine.texts_bytes(self._files["target"], own, n_texts) if n_texts > 1 else 0,
         }
         libraries = {each.name: each.process_bytes for each in (*used.values(), fallback())}
         return Candidate(

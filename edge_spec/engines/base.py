@@ -220,7 +220,6 @@ class Engine(ABC):
         process_bytes: what its own library grows by while it runs, besides models.
         is_fallback: whether it takes the files that no other engine takes first; true of one engine. Its library reads
             the tokenizers and grammars of all.
-        several_texts: whether one decode can advance several texts, for models with ``texts_bytes``.
         estimator, opener: the classes that say what its models take, and that open them.
     """
 
@@ -231,7 +230,6 @@ class Engine(ABC):
     auto_kv: str = "f32"
     process_bytes: int
     is_fallback: bool = False
-    several_texts: bool = False
     estimator: type[Estimator]
     opener: type[Opener]
 

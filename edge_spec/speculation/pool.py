@@ -65,6 +65,10 @@ class Pool(Protocol):
         """The most rows of one decode, those of all its paths together."""
 
     @property
+    def max_paths(self) -> int:
+        """The most paths that can have cells at a time."""
+
+    @property
     def n_cells(self) -> int:
         """How many cells there are."""
 

@@ -61,8 +61,10 @@ class Target:
         return capabilities.max_rows if self.pool is not None and capabilities.widths else 1
 
     def add(self) -> Speculator | None:
-        """Return a further text, empty and without a drafter; None where the engine holds one text."""
-        return self._added(self.pool.path()) if self.pool is not None else None
+        """Return a further text, empty and without a drafter; None where the engine holds no more."""
+        if self.pool is None or len(self.texts) >= self.pool.max_paths:
+            return None
+        return self._added(self.pool.path())
 
     def fork(self, source: Speculator, n: int) -> Speculator | None:
         """Return a further text that begins with the first ``n`` tokens of another one, and shares their cells."""

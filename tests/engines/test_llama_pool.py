@@ -218,12 +218,17 @@ def test_what_does_not_fit_the_pool_changes_nothing(model: SharedModel) -> None:
 
 
 def test_there_are_as_many_texts_as_a_decode_has_rows(model: SharedModel) -> None:
-    paths = [model.pool.path() for _ in range(model.settings.max_rows - 1)]
-    for refused in (model.pool.path, lambda: model.fork(0)):
+    pool = model.pool
+    paths = [pool.path() for _ in range(pool.max_paths + 1)]
+    model.prefill([300])
+    pool.prefill([(path, [300]) for path in paths[2:]])
+    for refused in (lambda: paths[0].prefill([300]), lambda: model.fork(1)):
         with pytest.raises(PoolFull):
             refused()
-    paths.pop().close()
-    assert model.fork(0).n_past == 0
+    assert pool.n_more(paths[0], 1) > pool.n_free
+    paths.pop().rollback(0)
+    assert pool.n_more(paths[0], 1) == 1
+    assert model.fork(1).n_past == 1
 
 
 def test_a_pool_that_has_no_memory_for_another_size_stays_as_it_was(

@@ -74,7 +74,8 @@ def test_a_budget_without_room_for_them_is_refused(tmp_path: Path) -> None:
 
 def test_an_engine_that_writes_one_text_at_a_time_needs_no_room() -> None:
     asked = ASKED | {"engine": "llama"}
-    assert TEXT_CACHES not in plan("demo", texts=5, **asked).chosen.tables
+    assert TEXT_CACHES in plan("demo", texts=5, **asked).chosen.tables
+    assert TEXT_CACHES not in plan("demo", texts=5, kv_k="f16", **asked).chosen.tables
 
 
 @pytest.mark.parametrize("texts", [0, -1, "two"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from hashlib import blake2b
@@ -74,6 +75,10 @@ class TablePool:
     def profile(self) -> NumericsProfile:
         digest = blake2b(self._table.tobytes(), digest_size=8).hexdigest()
         return NumericsProfile(engine="table", facts=(("table", digest), ("n_ctx", str(self.n_ctx))))
+
+    @property
+    def max_paths(self) -> int:
+        return sys.maxsize
 
     @property
     def n_cells(self) -> int:

@@ -188,7 +188,6 @@ class LlamaEngine(Engine):
     auto_kv = "q8_0/f16"
     process_bytes = 6 << 20
     is_fallback = True
-    several_texts = True
     estimator = LlamaEstimator
     opener = LlamaOpener
 

@@ -102,6 +102,10 @@ class LlamaPool:
         return self.capabilities.max_rows
 
     @property
+    def max_paths(self) -> int:
+        return self.settings.max_rows
+
+    @property
     def n_free(self) -> int:
         return self.n_cells - self._n_held
 
@@ -114,7 +118,8 @@ class LlamaPool:
 
     def n_more(self, path: Path, n: int) -> int:
         path = self._own(path)
-        return max(0, path.n_past + n - len(path.cells))
+        n = max(0, path.n_past + n - len(path.cells))
+        return n if path.has_sequence or self._ids else max(n, self.n_free + 1)
 
     def _own(self, path: Path) -> LlamaPath:
         if not isinstance(path, LlamaPath) or path.pool is not self:
@@ -145,6 +150,7 @@ class LlamaPool:
         for path, _ in given:
             path.drop_pending()
         self._require_free(sum(len(tokens) for _, tokens in given))
+        _ = [path.sequence for path, tokens in given if tokens]
         for parts in _chunks(given, self.settings.prefill_chunk):
             self._run(parts, logits=False)
             for part in parts:
@@ -204,8 +210,13 @@ class LlamaPool:
     def drop(self, path: LlamaPath, n: int) -> None:
         """Let a path have its first ``n`` cells only."""
         cells = path.cells[n:]
-        if not cells:
-            return
+        if cells:
+            self._drop(path, cells, n)
+        if not path.cells:
+            path.leave()
+
+    def _drop(self, path: LlamaPath, cells: Sequence[int], n: int) -> None:
+        """Take the last cells away from a path, which come after ``n`` others."""
         del path.cells[n:]
         self._n_holders[cells] -= 1
         n_own = int(np.count_nonzero(self._n_holders[cells] == 0))
@@ -224,8 +235,11 @@ class LlamaPool:
 
     def fork(self, path: LlamaPath, n: int) -> LlamaPath:
         """Return a path that begins with the first ``n`` cells of another one."""
+        if n and not self._ids:
+            raise PoolFull(n_free=0, n_needed=1)
         fork = LlamaPath(self)
-        self.context.copy(path.sequence, fork.sequence, 0, n)
+        if n:
+            self.context.copy(path.sequence, fork.sequence, 0, n)
         fork.cells = path.cells[:n]
         self._n_holders[fork.cells] += 1
         return fork
@@ -352,22 +366,28 @@ class LlamaPool:
 
     # --- paths
 
-    def enter(self, path: LlamaPath) -> int:
-        """Return the sequence id of a new path.
+    def lend(self) -> int:
+        """Return a sequence id that no path has.
 
         Raises:
-            PoolFull: there are as many paths as there can be.
+            PoolFull: there are as many paths with cells as there can be.
         """
-        _ = self.context.handle
         if not self._ids:
             raise PoolFull(n_free=0, n_needed=1)
-        self._paths.append(path)
         return self._ids.pop()
 
+    def take_back(self, sequence: int) -> None:
+        """Another path may have a sequence id."""
+        self._ids.append(sequence)
+
+    def add(self, path: LlamaPath) -> None:
+        """There is another path."""
+        _ = self.context.handle
+        self._paths.append(path)
+
     def leave(self, path: LlamaPath) -> None:
-        """A path is closed: another one may have its sequence id."""
+        """A path is closed."""
         self._paths.remove(path)
-        self._ids.append(path.sequence)
 
     def close(self) -> None:
         self.context.close()
@@ -378,15 +398,15 @@ class LlamaPath(CachedModel):
 
     Attributes:
         pool: that its cells are of.
-        sequence: the library's id.
         cells: where its tokens are.
     """
 
     def __init__(self, pool: LlamaPool) -> None:
         self.pool = pool
         super().__init__(pool.settings, pool.n_vocab, pool.profile, pool.capabilities)
-        self.sequence = pool.enter(self)
+        pool.add(self)
         self.cells: list[int] = []
+        self._sequence: int | None = None
         self._whole_from = 0  # Before it, cells that a shorter text would see may be missing.
         self._closed = False
 
@@ -405,6 +425,28 @@ class LlamaPath(CachedModel):
     @profile.setter
     def profile(self, profile: NumericsProfile) -> None:
         self.pool.profile = profile
+
+    @property
+    def sequence(self) -> int:
+        """The library's id, which it has as long as it has cells.
+
+        Raises:
+            PoolFull: as many paths have cells as there can be.
+        """
+        if self._sequence is None:
+            self._sequence = self.pool.lend()
+        return self._sequence
+
+    @property
+    def has_sequence(self) -> bool:
+        """Whether it has an id."""
+        return self._sequence is not None
+
+    def leave(self) -> None:
+        """Give the id back; there are no cells."""
+        if self._sequence is not None:
+            self.pool.take_back(self._sequence)
+            self._sequence = None
 
     @property
     def pending(self) -> Tree:
@@ -494,6 +536,7 @@ class LlamaPath(CachedModel):
     def forget(self) -> None:
         """Its cells are lost."""
         self.cells = []
+        self.leave()
         self._n_past = self._whole_from = 0
         self._pending = EMPTY
 

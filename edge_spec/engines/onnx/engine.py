@@ -220,7 +220,6 @@ class OnnxEngine(Engine):
     package = "onnxruntime"
     auto_kv = "f32"
     process_bytes = 2 << 20
-    several_texts = True
     estimator = OnnxEstimator
     opener = OnnxOpener
 

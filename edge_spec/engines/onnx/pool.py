@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -83,6 +84,10 @@ class OnnxPool:
     @property
     def max_rows(self) -> int:
         return self.capabilities.max_rows
+
+    @property
+    def max_paths(self) -> int:
+        return sys.maxsize
 
     @property
     def n_cells(self) -> int:
