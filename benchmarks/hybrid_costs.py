@@ -38,6 +38,7 @@ import edge_spec
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import LlamaEngine, open_llama
 from edge_spec.engines.llama.footprint import listen_to_buffers
+from edge_spec.engines.llama.pool import SharedModel
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.generation.reply import Reply
@@ -73,7 +74,7 @@ class Contexts:
         self._weights = LlamaWeights(path)
 
     @contextmanager
-    def opened(self, rows: int, sizes: Found | None = None) -> Iterator[LlamaModel]:
+    def opened(self, rows: int, sizes: Found | None = None) -> Iterator[LlamaModel | SharedModel]:
         """A context whose decodes have at most so many rows.
 
         Args:
