@@ -253,9 +253,7 @@ class Writing:
         """Take the next outcome."""
         outcome = self._outcomes[0]
         whole = outcome.whole
-        is_behind = whole is not None and (
-            len(self._outcomes) > 1 or whole.state.n_tokens < len(self.writer.token_ids)
-        )
+        is_behind = whole is not None and (len(self._outcomes) > 1 or whole.state.n_tokens < len(self.writer.token_ids))
         # Before the last line an interruption has taken nothing.
         self._pieces[self._n_taken :] = [outcome.piece]
         self._state, self._reached = (whole.state, None) if whole is not None and is_behind else (None, whole)
