@@ -256,9 +256,8 @@ class Reply(Interruptible[str], Iterator[str]):
             self._options.on_progress("reading", *writing.untold.popleft())
         while self._untold:
             sentence = self._untold.popleft()
-            if sentence in self.notices:
-                continue
-            self.notices.append(sentence)
+            if sentence not in self.notices:
+                self.notices.append(sentence)
             self._options.on_notice(sentence)
             if self._recorder is not None:
                 self._recorder.notice(sentence)
