@@ -640,15 +640,17 @@ def test_answers_to_one_prompt_read_it_once_and_are_what_each_is_alone(
         **drafter if mode == "sequence" else {},
     ) as model:
         pool = model.followed["target"].model.pool
-        n_planned = pool.n_cells
+        pools = [pool_of(each.model) for each in model.followed.values()]
+        n_planned = [each.n_cells for each in pools]
         replies = model.generate(prompt, n=5, seed=3, **asked)
         replies.read()
         found = [reply.token_ids for reply in replies.answers]
         n_prompt = len(replies.answers[0].prompt)
         assert model.rows["prompt"] < n_prompt
-        text_bytes = sum(pool_of(each.model).text_bytes for each in model.followed.values())
+        text_bytes = sum(each.text_bytes for each in pools)
+        further = sum((each.n_cells - n) * each.cell_bytes for each, n in zip(pools, n_planned, strict=True))
         line = next(line for line in model.ledger if (line.owner, line.name) == ("texts", "caches"))
-        assert line.predicted_bytes == 4 * text_bytes + (pool.n_cells - n_planned) * pool.cell_bytes
+        assert line.predicted_bytes == 4 * text_bytes + further
         assert pool.session.states.n_held == 5
         model.texts.shrink()
         assert pool.session.states.n_held <= 1

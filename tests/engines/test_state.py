@@ -233,7 +233,7 @@ def test_after_every_round_positions_and_sequences_agree_with_the_text(
     width = chance.randint(2, 5) if mode != "sequence" else 1
     leaf = ModelDrafter(draft, width=width, depth=chance.randint(1, 5), min_value=chance.choice([0.0, 0.1]))
     drafter = {"ngram": NgramDrafter(), "hierarchy": HierarchyDrafter(leaf, intermediate)}.get(mode, leaf)
-    prompt = target._weights.tokenize(chance.choice(prompts), add_special=True) * chance.choice([1, 1, 3])
+    prompt = target.context.weights.tokenize(chance.choice(prompts), add_special=True) * chance.choice([1, 1, 3])
     sampling = SamplerSettings(seed=seed, temperature=chance.choice([0.0, 0.7, 1.0]), repeat_penalty=1.1)
     speculator = Speculator(target, drafter)
     speculator.begin(prompt, Sampler(sampling, prompt), reuse=False)

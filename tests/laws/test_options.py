@@ -56,7 +56,9 @@ def test_keywords_and_checked_options_of_a_reply_are_one_list() -> None:
 
 def test_keywords_and_checked_options_of_loading_are_one_list() -> None:
     checked = {name: hint for name, hint in get_type_hints(LoadOptions).items() if name not in ("model", "settings")}
-    common = {name: hint for name, hint in get_type_hints(ModelSettings).items() if name not in ("n_ctx", "extras")}
+    # What a plan chooses nobody gives.
+    others = ("n_ctx", "extras", "held_experts")
+    common = {name: hint for name, hint in get_type_hints(ModelSettings).items() if name not in others}
     extras = frozenset[str]().union(*(engine.extras for engine in engines()))
     own = {name: option.hint for name, option in LOAD_OPTIONS.items()}
     assert own == {**checked, **common, **dict.fromkeys(extras, bool)}

@@ -71,8 +71,8 @@ def test_several_answers_are_those_of_generate_and_of_retries(serve: Callable[..
         order.append(chunk.choices[0].index)
         streamed[order[-1]] += chunk.choices[0].delta.content or ""
     assert streamed == alone
-    # Where one decode advances several texts, they stream side by side.
-    assert (order == sorted(order)) == (engine == "llama")
+    # One decode advances several texts: they stream side by side.
+    assert order != sorted(order)
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])

@@ -62,9 +62,8 @@ def test_some_conversations_are_evicted_while_others_stay(
     of_one = cache.n_bytes - before
     # Room for two besides the one whose text the models have.
     monkeypatch.setattr(cache, "limit_bytes", of_one * 5 // 2)
-    # On an engine whose cells hold several texts, more of them than those cells have room for.
-    subjects = ("dog", "cat", "boat", "moon") if engine == "llama" else [f"dog {n}" for n in range(24)]
-    conversations = [begun(subject) for subject in subjects]
+    # More of them than the cells have room for.
+    conversations = [begun(f"dog {n}") for n in range(24)]
     turns = [turn(messages) for messages in reversed(conversations)]
     # The latest one goes on at once, and the oldest one has to be read again.
     kept = [n_cached > 32 for _, n_cached in turns]

@@ -387,10 +387,13 @@ class LlamaPool:
 
     def leave(self, path: LlamaPath) -> None:
         """A path is closed."""
-        self._paths.remove(path)
+        if path in self._paths:
+            self._paths.remove(path)
 
     def close(self) -> None:
         self.context.close()
+        # They refer to this pool.
+        self._paths.clear()
 
 
 class LlamaPath(CachedModel):

@@ -33,6 +33,10 @@ narrowest width, and of another one."""
 _HOPE_EVERY, _HOPE = 64, 0.1
 """How often, and how fast, widths that seem too dear to be tried are hoped to be cheaper."""
 
+_CLIFF = 1.5
+"""Rows of one decode may take longer than one by one where a processor changes its way at some width: so much longer
+at most."""
+
 
 class CostCurve:
     """Seconds of a decode by its number of rows: a measured shape times one factor, refined while it runs.
@@ -152,16 +156,16 @@ class CostCurve:
             if self._is_stale(n):
                 little = _LITTLE * narrowest * (n - self._widths[0])
                 followed = narrowest + max(0.0, self._rise(n) * steeper - little)
-                # What a noisy moment of one width says of others is not worth more than rows one by one.
-                followed = min(followed, narrowest * n / self._widths[0])
+                # What a noisy moment of one width says of others is not worth much more than rows one by one.
+                followed = min(followed, _CLIFF * narrowest * n / self._widths[0])
                 shape[n] = max(followed, shape[n_rows]) if n > n_rows else min(followed, shape[n_rows])
 
 
 def _rising(seconds: Mapping[int, float]) -> dict[int, float]:
-    """Return a curve in which fewer rows never take longer than more, nor more of them longer than the fewest, one
-    decode after the other: what does has met a slow moment."""
+    """Return a curve in which fewer rows never take longer than more, nor more of them much longer than the fewest,
+    one decode after the other: what does has met a slow moment."""
     least, rising = float("inf"), dict[int, float]()
     for n in sorted(seconds, reverse=True):
         rising[n] = least = min(least, seconds[n])
     narrowest = min(rising, default=0)
-    return {n: min(each, rising[narrowest] * n / narrowest) for n, each in rising.items()}
+    return {n: min(each, _CLIFF * rising[narrowest] * n / narrowest) for n, each in rising.items()}
