@@ -499,7 +499,8 @@ def known_profile(
 def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: NumericsProfile) -> Path:
     """Return the file of a result."""
     # n_ctx only decides how deep the probe can go: what can be reached stands for it.
-    values = asdict(settings) | {"n_ctx": None, "threads": settings.threads}
+    # How many experts stay in memory changes no bit.
+    values = asdict(settings) | {"n_ctx": None, "threads": settings.threads, "held_experts": 0}
     facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
     reached = [
         (readings_in(settings.n_ctx, readings.every), _deepest(settings.n_ctx, readings.every))

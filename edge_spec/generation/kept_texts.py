@@ -139,8 +139,21 @@ class KeptTexts:
     def _fork(self, source: Speculator, n: int) -> Speculator | None:
         with suppress(PoolFull, MemoryError):
             if self._has_room(None, spare=source) and self._frees(source, TILE, spare=source):
+                self._drop_others(source)
                 return self._target.fork(source, n)
         return None
+
+    def _drop_others(self, spare: Speculator) -> None:
+        """Have room for a further text: of those of nobody a few stay, and there are no more than there may be."""
+        target = self._target
+        assert target.pool is not None
+        unowned = [each for each in self.unowned() if target.may_drop(each) and each is not spare]
+        n_over = len(target.texts) + 1 - target.pool.max_paths
+        for text in unowned[: max(0, n_over, len(unowned) - target.most_texts)]:
+            target.drop(text)
+        owners = [owner for owner, text in self._idle.items() if target.may_drop(text) and text is not spare]
+        for owner in owners[: max(0, n_over - len(unowned))]:
+            target.drop(self._suspend(owner))
 
     def _empty(self) -> Speculator | None:
         """Return an empty text that nobody has; None if there is none to be had."""

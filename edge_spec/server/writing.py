@@ -145,8 +145,12 @@ class Work(AsyncIterator[Batch]):
             is_over: nothing more comes.
         """
         if is_over:
-            if self.replies is not None:
-                self.replies.close()
+            try:
+                if self.replies is not None:
+                    self.replies.close()
+            except Exception as error:
+                # Whoever ends badly must not end the thread of all.
+                self._error = self._error or error
             self._held.append(None)
         elif self._n_held < self._most_held:
             return []

@@ -75,6 +75,16 @@ class Target:
         forked.holds(source.text[:n])
         return forked
 
+    def may_drop(self, text: Speculator) -> bool:
+        """Return whether there may be one text less: the first one goes with the model, and one has the drafter."""
+        return text is not self.texts[0] and text is not self.seat
+
+    def drop(self, text: Speculator) -> None:
+        """Close a further text, see ``may_drop``."""
+        self.texts.remove(text)
+        text.drafter.close()
+        path_of(text).close()
+
     def _added(self, path: Path) -> Speculator:
         text = Speculator(path, self._drafter_beside(path))
         self.texts.append(text)

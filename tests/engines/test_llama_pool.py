@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.library_context import LibraryContext
 from edge_spec.engines.llama.pool import LlamaPath, SharedModel
-from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, PoolFull
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
@@ -267,6 +268,43 @@ def test_a_cancelled_decode_leaves_all_paths_as_they_were_committed(model: Share
     assert (model.n_past, other.n_past, len(model.pending), len(other.pending)) == (40, 15, 0, 0)
     assert model.pool.n_free == free
     assert all(np.array_equal(next_row(path), row) for path, row in zip((model, other), rows, strict=True))
+
+
+@pytest.mark.parametrize("n_read", [0, 12])
+def test_a_decode_that_is_interrupted_leaves_no_cell(
+    model: SharedModel, opened: Opener, monkeypatch: pytest.MonkeyPatch, n_read: int
+) -> None:
+    """Ctrl-C may come when the library is done and nobody knows of it."""
+    chance, pool = random.Random(3), model.pool
+    begin = tokens(chance, n_read)
+    model.prefill(begin)
+    take = pool._take
+
+    def struck(path: LlamaPath, n: int) -> None:
+        raise KeyboardInterrupt
+
+    other = pool.path()
+    monkeypatch.setattr(pool, "_take", struck)
+    with pytest.raises(KeyboardInterrupt):
+        pool.decode([(model, Tree.sequence([400, 401])), (other, Tree.sequence([500]))])
+    monkeypatch.setattr(pool, "_take", take)
+    for path in (model, other):
+        path.rollback(path.n_past)
+    alone = opened()
+    alone.prefill(begin)
+    expected = [alone.decode(Tree.sequence([402]))[0].copy()]
+    alone.rollback(0)
+    expected.append(alone.decode(Tree.sequence([600]))[0].copy())
+    found = pool.decode([(model, Tree.sequence([402])), (other, Tree.sequence([600]))])
+    assert all(np.array_equal(rows[0], row) for rows, row in zip(found, expected, strict=True))
+
+
+def test_models_with_a_window_hold_one_text() -> None:
+    """Cells beyond the window are given to whoever comes, in any order."""
+    assert TARGET.sliding_window is None
+    settings = LlamaSettings(n_ctx=120)
+    assert llama_settings(TARGET, settings).shares_cells
+    assert not llama_settings(replace(TARGET, sliding_window=16), settings).shares_cells
 
 
 def test_a_decode_that_fails_empties_all_paths_and_the_pool_goes_on(

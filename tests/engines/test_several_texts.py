@@ -176,3 +176,22 @@ def test_an_answer_that_waits_without_cells_is_the_one_that_did_not_or_tells(kin
             # What is told comes after the context was full: before, all is read as it was.
             assert more[0] == notices[0]
         assert seen == {(True, False), (False, True)}
+
+
+def test_answers_share_their_prompt_however_often_it_is_asked(shared: TextModel) -> None:
+    """Texts of earlier answers make room: their number does not grow."""
+    asked: dict[str, Any] = {"seed": 1, "max_tokens": 4, "raw": True}
+    counts = []
+    for number in range(4):
+        before = model_rows(shared)
+        replies = shared.generate(
+            f"{number}: once upon a time there was a dog in a small house by the sea", n=16, **asked
+        )
+        replies.read()
+        assert model_rows(shared) - before < 2 * len(replies.answers[0].prompt)
+        counts.append(len(shared.texts._target.texts))
+    assert counts[-1] == counts[-2] <= 2 * shared.most_texts + 1
+
+
+def model_rows(model: TextModel) -> int:
+    return model.rows["prompt"]

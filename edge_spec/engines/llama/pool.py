@@ -90,6 +90,7 @@ class LlamaPool:
         self.context = LibraryContext(weights, settings)
         self._paths: list[LlamaPath] = []
         self._part, *self._ids = reversed(range(self.context.n_sequences))
+        self._is_whole = True
         self._emptied()
 
     def _emptied(self) -> None:
@@ -163,6 +164,7 @@ class LlamaPool:
     def _run(self, parts: Sequence[_Part], *, logits: bool) -> None:
         """Compute the tokens of some parts, in cells after all others."""
         n = sum(len(part.tokens) for part in parts)
+        self._mend()
         self._require_free(n)
         # Padding is added after the last token, where its cells are removed again without a trace.
         n_rows = self.capabilities.padded(n)
@@ -173,6 +175,7 @@ class LlamaPool:
             place = n_rows if end == n else end
             batch.put_run(part.tokens, part.first, place, at=at, sequence=part.path.sequence)
             at = end
+        self._is_whole = False
         code = ABORTED if self.context.abort.is_raised else self.context.run(n_rows, logits=logits)
         if code:
             self._failed(code, parts, n_rows)
@@ -180,6 +183,17 @@ class LlamaPool:
             self.context.unpad(parts[-1].path.sequence, parts[-1].first + len(parts[-1].tokens))
         for part in parts:
             self._take(part.path, len(part.tokens))
+        self._is_whole = True
+
+    def _mend(self) -> None:
+        """Remove cells that an interrupted run has left to nobody."""
+        if not self._is_whole:
+            for path in self._paths:
+                if path.has_sequence:
+                    self.context.remove(path.sequence, len(path.cells))
+            for sequence in self._ids:
+                self.context.remove(sequence, 0)
+            self._is_whole = True
 
     def _failed(self, code: int, parts: Sequence[_Part], n_rows: int) -> None:
         """Raise what a code means; nothing is pending in the paths then."""
@@ -280,6 +294,7 @@ class LlamaPool:
 
     def _copied(self, without: LlamaPath | None = None) -> list[_Copied]:
         """Copy the cells of all paths, those that several hold once."""
+        self._mend()
         context, known = self.context, dict[int, LlamaPath]()
         copies = list[_Copied]()
         # Parts of half a window lose no cells outside of it.
@@ -302,9 +317,9 @@ class LlamaPool:
     def _restore(self, copies: Sequence[_Copied]) -> None:
         """Have the copied cells, and no others, without a gap between them."""
         context = self.context
-        context.clear()
-        self._emptied()
         try:
+            context.clear()
+            self._emptied()
             for copied in copies:
                 path, n = copied.path, copied.n_shared
                 path.cells = copied.twin.cells[:n]
@@ -362,7 +377,8 @@ class LlamaPool:
             self.context.open(before + padding)
             raise MemoryError(str(error)) from error
         finally:
-            self._restore(copies)
+            if self.context.is_open:
+                self._restore(copies)
 
     # --- paths
 
