@@ -104,7 +104,7 @@ def test_the_kernels_of_a_wheel_pass_their_tests(install: Callable[..., Path], t
     (tmp_path / "tests" / "test_home.py").write_text(
         f"import edge_spec\nfrom edge_spec.engines.onnx import kernels\nfrom edge_spec.sampling import native\n\n"
         f"def test_home():\n    assert edge_spec.__file__.startswith({str(installed)!r})\n"
-        "    assert kernels.available() is None\n    assert native._function() is not None\n",
+        "    assert kernels.available() is None\n    assert native._library() is not None\n",
         encoding="utf-8",
     )
     files = ["test_home.py", "engines/test_kernels.py", "engines/test_kernels_operators.py", "laws/test_native_draw.py"]
