@@ -1,4 +1,4 @@
-"""How many of a drafter's tokens are accepted, alone, in company, and after texts were pushed out of their cells.
+"""Measures how many drafted tokens are accepted: alone, in company, and after texts were pushed out of their cells.
 
     python benchmarks/company_acceptance.py [MODEL] [--speculation sequence] [--answers 4,16] [--prompts 16]
 

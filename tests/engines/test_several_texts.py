@@ -183,15 +183,11 @@ def test_answers_share_their_prompt_however_often_it_is_asked(shared: TextModel)
     asked: dict[str, Any] = {"seed": 1, "max_tokens": 4, "raw": True}
     counts = []
     for number in range(4):
-        before = model_rows(shared)
+        before = shared.rows["prompt"]
         replies = shared.generate(
             f"{number}: once upon a time there was a dog in a small house by the sea", n=16, **asked
         )
         replies.read()
-        assert model_rows(shared) - before < 2 * len(replies.answers[0].prompt)
+        assert shared.rows["prompt"] - before < 2 * len(replies.answers[0].prompt)
         counts.append(len(shared.texts._target.texts))
     assert counts[-1] == counts[-2] <= 2 * shared.most_texts + 1
-
-
-def model_rows(model: TextModel) -> int:
-    return model.rows["prompt"]
