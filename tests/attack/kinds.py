@@ -47,7 +47,7 @@ BUDGET = 600 << 20
 _SECONDS = 10.0
 
 Case = Callable[[int, Path], Callable[[], object]]
-_ASKED = ["-p", "Hello there", "--max-tokens", "3", "--seed", "1", "--memory", f"{BUDGET >> 20}MiB"]
+_ASKED = ["-p", "Hello there", "--max-tokens", "3", "--seed", "1", "--threads", "1", "--memory", f"{BUDGET >> 20}MiB"]
 
 _TEMPLATES = (
     "{% for m in messages %}{{ loop.index }}{{ m.role ~ ': ' ~ m.content[:20] }}|{% endfor %}",
