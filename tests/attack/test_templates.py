@@ -70,7 +70,7 @@ def test_no_template_takes_long_or_much(template: str, monkeypatch: pytest.Monke
     with pytest.raises(PromptError, match="chat template") as refused:
         render_chat(template, MESSAGES, bos="", eos="")
     assert "\n" not in str(refused.value)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10
 
 

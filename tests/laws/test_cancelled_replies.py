@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 from abandoned import PATIENCE_S, WHOLE, asked, run, text_model, text_of
+from clock import Clock
 
 from edge_spec import Reply
 
@@ -73,11 +73,12 @@ def test_a_reply_cancelled_while_it_is_read_ends_though_nobody_reads_on() -> Non
     assert asked(model).read() == WHOLE
 
 
-def test_a_reply_whose_time_is_up_ends_though_nobody_reads_it() -> None:
+def test_a_reply_whose_time_is_up_ends_though_nobody_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock.of_replies(monkeypatch)
     model = text_model()
     kept = model.generate("ab", seed=1, timeout=0.2)
     next(kept)
-    time.sleep(0.3)
+    clock.now += 0.3
     assert elsewhere(lambda: asked(model).read()) == WHOLE
     assert kept.finish_reason == "timeout"
 

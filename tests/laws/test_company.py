@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from clock import Clock
 from speculator_replies import request_of
 from table_model import TableModel, TablePool, random_table
 
@@ -90,11 +90,11 @@ def test_what_nobody_took_of_a_reply_that_is_closed_is_gone(letters: Any) -> Non
 
 
 @pytest.mark.parametrize("is_driven", [True, False])
-def test_time_is_up_whoever_writes(letters: Any, is_driven: bool) -> None:
-    driver = new_driver(letters)
+def test_time_is_up_whoever_writes(letters: Any, is_driven: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, driver = Clock.of_replies(monkeypatch), new_driver(letters)
     hasty = Reply(driver, request(0, max_tokens=900, timeout=0.05), lambda: 3)
     next(hasty)
-    time.sleep(0.06)
+    clock.now += 0.06
     other = Reply(driver, request(1, max_tokens=30), lambda: 3)
     if is_driven:
         assert other.read() == alone(letters, request(1, max_tokens=30))[1]

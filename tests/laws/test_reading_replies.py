@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from chat_world import chat_model, chat_table
+from clock import Clock
 from letters import LetterTokenizer
 from table_model import TableModel, random_table
 
@@ -42,12 +42,14 @@ class Chunked(TableModel):
 
 
 class Slow(MemoryGuard):
-    """Rounds take some time."""
+    """Rounds take some time, by the clock of replies."""
 
-    seconds = 0.005
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.seconds = 0.005
 
     def before_round(self, replies: Sequence[GuardedReply]) -> bool:
-        time.sleep(self.seconds)
+        self.clock.now += self.seconds
         return True
 
 
@@ -130,8 +132,8 @@ def test_notices_are_told_as_they_come(n: int | None) -> None:
 
 
 @pytest.mark.parametrize("n", [None, 2])
-def test_time_is_up_between_rounds_and_what_was_written_stays(n: int | None) -> None:
-    slow = Slow()
+def test_time_is_up_between_rounds_and_what_was_written_stays(n: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(Clock.of_replies(monkeypatch))
     model = text_model(guard=slow)
     whole = text_model().generate(**written(max_tokens=380, n=n)).read()
     replies = model.generate(**written(max_tokens=380, n=n, timeout=0.1))
@@ -139,7 +141,7 @@ def test_time_is_up_between_rounds_and_what_was_written_stays(n: int | None) -> 
     reasons = [replies.finish_reason] if n is None else [answer.finish_reason for answer in replies.answers]
     assert set(reasons) == {"timeout"}
     for text, full in zip([found] if n is None else found, [whole] if n is None else whole, strict=True):
-        assert full.startswith(text) and text != full
+        assert full.startswith(text) and "" != text != full
     slow.seconds = 0
     assert model.generate(**written(timeout=60)).read() == text_model().generate(**written()).read()
 
@@ -150,7 +152,8 @@ def test_a_time_limit_is_a_positive_number(value: Any) -> None:
         text_model().generate(**written(timeout=value))
 
 
-def test_a_conversation_tells_progress_and_keeps_its_time_limit() -> None:
+def test_a_conversation_tells_progress_and_keeps_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock.of_replies(monkeypatch, tick=0.001)
     told: list[Any] = []
     table = chat_table(end=-1e9)
     model = chat_model(table, n_ctx=8000)

@@ -59,7 +59,7 @@ def test_a_large_body_takes_no_more_than_was_claimed_for_it(serve: Callable[...,
     assert answer.status_code in (200, 400, 503), answer.text
     # The client is in the same process, and holds the body, too.
     assert max(most) - before < service_bytes + (32 << 20)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_what_a_body_needs_is_at_least_what_its_values_take() -> None:

@@ -12,8 +12,8 @@ __all__ = ["wait_until", "waiting"]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so; it is an error if that takes longer than 10 s."""
-    for _ in range(500):
+    """Wait until something is so; it is an error if that takes longer than a minute."""
+    for _ in range(3000):
         if condition():
             return
         time.sleep(0.02)

@@ -1,0 +1,33 @@
+"""A clock that a law moves, so that what ends by time ends at the same place on every machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+__all__ = ["Clock"]
+
+
+@dataclass
+class Clock:
+    """The clock by which replies end.
+
+    Attributes:
+        now: what it shows, in seconds.
+        tick: seconds by which it advances whenever somebody looks.
+    """
+
+    now: float = 0.0
+    tick: float = 0.0
+
+    @classmethod
+    def of_replies(cls, monkeypatch: pytest.MonkeyPatch, tick: float = 0.0) -> Clock:
+        """Return a clock that all replies of a test go by."""
+        clock = cls(tick=tick)
+        monkeypatch.setattr("edge_spec.generation.request.monotonic", clock)
+        return clock
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
