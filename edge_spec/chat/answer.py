@@ -8,7 +8,7 @@ from typing import Protocol
 
 from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.generation.context import Context, Notice
-from edge_spec.generation.writing import Ended
+from edge_spec.generation.writing import Writing
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
 
@@ -83,7 +83,7 @@ class Answer(Context):
     def notice(self, sentence: str) -> None:
         self.session.on_notice(sentence)
 
-    def ended(self, reply: Ended) -> None:
+    def ended(self, reply: Writing) -> None:
         message = replace(
             self._message,
             content=reply.content,

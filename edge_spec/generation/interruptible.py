@@ -86,40 +86,26 @@ class Interruptible(Closing, Generic[Piece]):
 
     def next_piece(self, reader: Reader) -> Piece | None:
         """Write the next piece for a reader, once nobody else writes one; None at the end."""
-        try:
-            with self._advancing:
-                self._begin_reading(reader)
-                try:
-                    return self._next_piece()
-                finally:
-                    self._end_reading()
-        finally:
-            # Whoever cancelled it meanwhile could not end it.
-            if self._cancelled.is_set():
-                self.end_unread()
+        with self.being_read(reader):
+            return self._next_piece()
 
     @contextmanager
     def being_read(self, reader: Reader) -> Iterator[None]:
         """A context in which a reader has it, once nobody else has."""
         try:
             with self._advancing:
-                self._begin_reading(reader)
+                self.reader = reader
+                self._advances_in = threading.get_ident()
+                self._deadline.start()
                 try:
                     yield
                 finally:
-                    self._end_reading()
+                    self._unread_since = monotonic()
+                    self._advances_in = None
         finally:
+            # Whoever cancelled it meanwhile could not end it.
             if self._cancelled.is_set():
                 self.end_unread()
-
-    def _begin_reading(self, reader: Reader) -> None:
-        self.reader = reader
-        self._advances_in = threading.get_ident()
-        self._deadline.start()
-
-    def _end_reading(self) -> None:
-        self._unread_since = monotonic()
-        self._advances_in = None
 
     @abstractmethod
     def _next_piece(self) -> Piece | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from weakref import ref
 
@@ -18,29 +17,7 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["Asking", "Ended", "Outcome", "Recorder", "Refused", "Writing"]
-
-
-class Ended(Protocol):
-    """What is left of a reply that has ended; see ``Reply``."""
-
-    @property
-    def prompt(self) -> tuple[int, ...]: ...
-
-    @property
-    def token_ids(self) -> list[int]: ...
-
-    @property
-    def content(self) -> str: ...
-
-    @property
-    def finish_reason(self) -> str | None: ...
-
-    @property
-    def drawn(self) -> Mapping[str, float]: ...
-
-    @property
-    def statistics(self) -> Statistics: ...
+__all__ = ["Asking", "Outcome", "Recorder", "Refused", "Writing"]
 
 
 class Recorder(Protocol):
@@ -49,7 +26,7 @@ class Recorder(Protocol):
     def notice(self, sentence: str) -> None:
         """The reader has been told something."""
 
-    def ended(self, reply: Ended) -> None:
+    def ended(self, reply: Writing) -> None:
         """The reply has ended, for whatever reason."""
 
 
@@ -74,34 +51,23 @@ class Asking(GuardedReply, Protocol):
         """End it if it has to stop and nobody waits for a piece of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """How far a reply is.
+class Whole(NamedTuple):
+    """A reply as the last whole round has left it, whose reader is behind.
 
     Attributes:
         n_tokens: tokens written, with those that had been written before.
         finish_reason: see ``Reply``.
         statistics: what speculation did.
         drawn: what the tokens do not tell of the draw.
+        n_text: tokens of its text in the target.
+        accepted: what its sampler remembers of them.
+        events: that are in no outcome.
     """
 
     n_tokens: int
     finish_reason: str | None
     statistics: Statistics
     drawn: Mapping[str, float]
-
-
-class Whole(NamedTuple):
-    """A reply as the last whole round has left it, whose reader is behind.
-
-    Attributes:
-        state: how far it is.
-        n_text: tokens of its text in the target.
-        accepted: what its sampler remembers of them.
-        events: that are in no outcome.
-    """
-
-    state: State
     n_text: int
     accepted: Node
     events: Sequence[TokenEvent]
@@ -174,7 +140,7 @@ class Writing:
         # What has been taken, and how many pieces of it have been handed out: numbers, which no error cuts in half.
         self._pieces: list[str] = []
         self._n_taken = self._n_handed_out = 0
-        self._state: State | None = None
+        self._state: Whole | None = None
         # With what was taken last: made for that, and good until something else is written.
         self._reached: Whole | None = None
         self._whole: Whole | None = None
@@ -253,10 +219,10 @@ class Writing:
         """Take the next outcome."""
         outcome = self._outcomes[0]
         whole = outcome.whole
-        is_behind = whole is not None and (len(self._outcomes) > 1 or whole.state.n_tokens < len(self.writer.token_ids))
+        is_behind = whole is not None and (len(self._outcomes) > 1 or whole.n_tokens < len(self.writer.token_ids))
         # Before the last line an interruption has taken nothing.
         self._pieces[self._n_taken :] = [outcome.piece]
-        self._state, self._reached = (whole.state, None) if whole is not None and is_behind else (None, whole)
+        self._state, self._reached = (whole, None) if whole is not None and is_behind else (None, whole)
         taken = [*self._taken, *outcome.events]
         self._taken, self._n_taken, _ = taken, self._n_taken + 1, self._outcomes.popleft()
         return outcome
@@ -322,10 +288,9 @@ class Writing:
         """Somebody else's reader is about to advance it: remember how far its own reader is."""
         if self._state is None:
             reached, self._reached = self._reached, None
-            is_there = reached is not None and reached.state.n_tokens == len(self.writer.token_ids)
+            is_there = reached is not None and reached.n_tokens == len(self.writer.token_ids)
             self._taken += self._log.take() if self._log is not None else []
-            self._whole = reached if reached is not None and is_there else self._present()
-            self._state = self._whole.state
+            self._state = self._whole = reached if reached is not None and is_there else self._present()
 
     def go_back(self) -> int | None:
         """A round was interrupted: be what the last whole one has left.
@@ -337,14 +302,14 @@ class Writing:
         known = [each for each in found if each is not None]
         if self._state is None or not known:
             return None
-        state, n_text, accepted, events = max(known, key=lambda whole: whole.state.n_tokens)
-        self.writer.cut(state.n_tokens)
-        self.writer.finish_reason, self.writer.statistics = state.finish_reason, state.statistics.copy()
-        self.writer.sampler.go_back(accepted)
+        last = max(known, key=lambda whole: whole.n_tokens)
+        self.writer.cut(last.n_tokens)
+        self.writer.finish_reason, self.writer.statistics = last.finish_reason, last.statistics.copy()
+        self.writer.sampler.go_back(last.accepted)
         if self._log is not None:
-            self._log.go_back(events)
-        self.is_over = state.finish_reason is not None
-        return n_text
+            self._log.go_back(last.events)
+        self.is_over = last.finish_reason is not None
+        return last.n_text
 
     def reads(self, done: int, total: int) -> None:
         """So many tokens of its prompt have been read, and so many have to be."""
@@ -372,9 +337,16 @@ class Writing:
         return n_ahead
 
     def _present(self, events: Sequence[TokenEvent] = ()) -> Whole:
-        writer, place = self.writer, self.place
-        state = State(len(writer.token_ids), writer.finish_reason, writer.statistics.copy(), writer.sampler.state())
-        return Whole(state, len(place.text) if place is not None else 0, writer.sampler.accepted, events)
+        writer, sampler = self.writer, self.writer.sampler
+        return Whole(
+            len(writer.token_ids),
+            writer.finish_reason,
+            writer.statistics.copy(),
+            sampler.state(),
+            len(self.place.text) if self.place is not None else 0,
+            sampler.accepted,
+            events,
+        )
 
 
 class Refused:
