@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Self, TypeVar
 
@@ -22,9 +21,6 @@ from edge_spec.server.work_queue import Ticket, WorkQueue
 __all__ = ["Work", "WritingThreads"]
 
 T = TypeVar("T")
-
-_RECHECK_S = 0.05
-"""What waits for room checks for it so often."""
 
 _MOST_BEHIND_BYTES = 4 << 20
 """A client that leaves more than this waiting gets no more."""
@@ -281,26 +277,17 @@ def _hand_over(handed: Sequence[tuple[Work, Sequence[Batch | None]]]) -> None:
 
 
 class WritingThreads:
-    """The thread that reads what a model writes, and another one in which requests are prepared."""
+    """The thread that reads what a model writes, and others in which requests are prepared."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
         self._writer: _Writer | None = None
-        self._preparer = ThreadPoolExecutor(1, "edge-spec-preparer")
         self._preparing = LeavableCalls()
         self._works: set[Work] = set()
 
     async def prepare(self, work: Callable[[], T]) -> T:
-        """Do something that takes a while, in parallel with the writing. If nobody waits for it any more, the next one
-        need not wait for it either."""
-        while not self._preparing.has_room:
-            await asyncio.sleep(_RECHECK_S)
-        is_over = threading.Event()
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._preparer, self._preparing.call, work, is_over.is_set)
-        finally:
-            is_over.set()
+        """Do something that takes a while, in parallel with the writing, see ``LeavableCalls.call``."""
+        return await self._preparing.call(work)
 
     def begin(self, ticket: Ticket, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool) -> Work:
         """Let replies be written when it is their turn, see ``Work``."""
@@ -323,5 +310,4 @@ class WritingThreads:
             await asyncio.wait([work.task for work in self._works])
         if self._writer is not None:
             self._writer.close()
-        self._preparer.shutdown()
-        self._preparing.close()
+        await self._preparing.close()

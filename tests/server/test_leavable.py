@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from server_world import wait_until
 
-from edge_spec.errors import Cancelled
 from edge_spec.server.leavable import LeavableCalls
 
 
@@ -21,55 +21,66 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def always() -> bool:
-    return True
-
-
-def never() -> bool:
-    return False
+async def left(calls: LeavableCalls, work: Callable[[], object]) -> None:
+    """Begin a call, and leave it once it is made."""
+    begun = threading.Event()
+    waiting = asyncio.ensure_future(calls.call(lambda: (begun.set(), work())))
+    await asyncio.to_thread(begun.wait)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 def test_a_call_returns_and_raises_what_its_work_does() -> None:
-    calls = LeavableCalls()
-    threads = {calls.call(threading.get_ident, never) for _ in range(20)}
-    assert len(threads) == 1 and threading.get_ident() not in threads
-    with pytest.raises(ZeroDivisionError):
-        calls.call(lambda: 1 // 0, never)
-    # It need not be wanted any more if it is there.
-    assert calls.call(lambda: 7, always) == 7
-    calls.close()
+    async def calling() -> None:
+        calls = LeavableCalls()
+        assert await calls.call(threading.get_ident) != threading.get_ident()
+        with pytest.raises(ZeroDivisionError):
+            await calls.call(lambda: 1 // 0)
+        await calls.close()
+
+    asyncio.run(calling())
 
 
-def test_calls_from_several_threads_do_not_wait_for_each_other() -> None:
-    calls, both = LeavableCalls(), threading.Barrier(2)
-    other = threading.Thread(target=calls.call, args=(both.wait, never))
-    other.start()
-    calls.call(both.wait, never)
-    other.join()
+def test_calls_are_made_one_after_the_other_as_they_came() -> None:
+    made: list[str] = []
+
+    async def calling() -> None:
+        calls = LeavableCalls()
+        steps = [lambda n=n: made.extend((f"begin {n}", f"end {n}")) for n in range(8)]
+        await asyncio.gather(*map(calls.call, steps))
+
+    asyncio.run(calling())
+    assert made == [f"{step} {n}" for n in range(8) for step in ("begin", "end")]
 
 
 def test_who_does_not_want_it_any_more_leaves_and_others_go_on(gate: threading.Event) -> None:
-    calls = LeavableCalls()
-    for n in (1, 2):
-        assert calls.has_room
-        with pytest.raises(Cancelled):
-            calls.call(gate.wait, always)
-        assert (calls.n_left, calls.call(lambda: "free", never)) == (n, "free")
-    assert not calls.has_room
-    gate.set()
-    wait_until(lambda: calls.n_left == 0)
-    assert calls.has_room
+    """Of calls that are left two may go on; then the next one waits for the end of one of them."""
+
+    async def calling() -> None:
+        calls = LeavableCalls()
+        await left(calls, gate.wait)
+        assert await calls.call(lambda: "free") == "free"
+        await left(calls, gate.wait)
+        waiting = asyncio.ensure_future(calls.call(lambda: gate.is_set()))
+        await asyncio.sleep(0)
+        gate.set()
+        assert await waiting
+
+    asyncio.run(calling())
 
 
-def test_its_threads_end_with_it(gate: threading.Event) -> None:
+def test_its_threads_end_with_it_and_hold_nothing(gate: threading.Event) -> None:
+    class Held:
+        pass
+
     before = set(threading.enumerate())
-    calls = LeavableCalls()
-    calls.call(lambda: None, never)
-    with pytest.raises(Cancelled):
-        calls.call(gate.wait, always)
+
+    async def calling() -> weakref.ref[Held]:
+        calls, held = LeavableCalls(), Held()
+        await left(calls, lambda: (held, gate.wait()))
+        return weakref.ref(held)
+
+    dropped = asyncio.run(calling())
     gate.set()
-    dropped = weakref.ref(calls)
-    wait_until(lambda: (found := dropped()) is not None and found.n_left == 0)
-    del calls
-    assert dropped() is None
-    wait_until(lambda: set(threading.enumerate()) <= before)
+    wait_until(lambda: set(threading.enumerate()) <= before and dropped() is None)
