@@ -19,9 +19,9 @@ from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.errors import BAD_RECORD
 from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.chooser.records import positive, whole
-from edge_spec.speculation.modes import Learner
 
 __all__ = ["Costs", "Measurements", "usual_seconds"]
 
@@ -81,7 +81,7 @@ class Measurements:
                 learned[name]["seconds"] = {str(n): s for n, s in seconds.items()}
                 self._write(candidate, *candidate.engines, entry=_LEARNED, content=learned)
 
-    def recall(self, candidate: Candidate, learners: Mapping[str, Learner]) -> None:
+    def recall(self, candidate: Candidate, learners: Mapping[str, Chooser]) -> None:
         """Let the learners of a candidate begin with what was kept of them."""
         learned = self._entry(candidate, _LEARNED)
         for name, learner in learners.items():
@@ -90,7 +90,7 @@ class Measurements:
                 with suppress(*BAD_RECORD):
                     learner.recall(learned[name])
 
-    def keep(self, candidate: Candidate, learners: Mapping[str, Learner]) -> None:
+    def keep(self, candidate: Candidate, learners: Mapping[str, Chooser]) -> None:
         """Keep what the learners of a candidate have learned."""
         learned = {name: learner.as_json() for name, learner in learners.items() if learner.has_learned}
         if learned:

@@ -22,11 +22,12 @@ from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, kept_tokens
 from edge_spec.models.heads import reads
+from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.modes import Learner, Mode, mode_of
+from edge_spec.speculation.modes import Mode, mode_of
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.target import Target
@@ -90,7 +91,7 @@ class OpenModels:
         self._mode: Mode | None = None
         # What learns in the drafter that is open, and the candidate that it belongs to.
         self._measurements = measurements or Measurements(None, files)
-        self._learning: tuple[Candidate, dict[str, Learner]] | None = None
+        self._learning: tuple[Candidate, dict[str, Chooser]] | None = None
         self._cells: list[tuple[Speculator, CachesOnDisk]] = []
         try:
             opened = self._open("target", first, self._target_of(first)[1])
@@ -334,7 +335,7 @@ class _SmallerModels:
         self.draft_reads_intermediate = "intermediate" in candidate.models and any(
             reads(files[role], files["intermediate"]) for role in candidate.models
         )
-        self.learners: dict[str, Learner] = {}
+        self.learners: dict[str, Chooser] = {}
         self._candidate = candidate
         self._files = files
         self._open = open_it
@@ -342,7 +343,7 @@ class _SmallerModels:
         self._first: dict[str, LanguageModel] = {}
         self._paths: dict[str, TextPath] = {}
 
-    def remember(self, name: str, learner: Learner) -> None:
+    def remember(self, name: str, learner: Chooser) -> None:
         """Note what learns; it is given what was learned before as soon as the whole drafter is built.
 
         What drafts for a further text learns together with what drafts for the first one.

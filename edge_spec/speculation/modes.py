@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from edge_spec.errors import Arguments, Sentence, SettingsError
 from edge_spec.options import require_one_of
@@ -18,31 +18,10 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import LanguageModel
 
-__all__ = ["MODES", "DraftModels", "Learner", "Mode", "mode_of", "require_models"]
+__all__ = ["MODES", "DraftModels", "Mode", "mode_of", "require_models"]
 
 
 _SIBLINGS = 3
-
-
-class Learner(Protocol):
-    """A drafter, or a part of one, that learns what pays on this device."""
-
-    @property
-    def has_learned(self) -> bool:
-        """Whether it has learned enough to be worth keeping."""
-
-    def as_json(self) -> Mapping[str, Any]:
-        """Return what it has learned."""
-
-    def recall(self, learned: Mapping[str, Any]) -> None:
-        """Begin with what was learned in an earlier run.
-
-        Raises:
-            ValueError, TypeError, LookupError, AttributeError: it is damaged.
-        """
-
-    def join(self, other: Learner) -> None:
-        """Share what another one learns, which is its like in the drafter of another text."""
 
 
 class DraftModels(Protocol):
@@ -64,7 +43,7 @@ class DraftModels(Protocol):
     def draft_reads_intermediate(self) -> bool:
         """Whether the drafter is a head on the intermediate model."""
 
-    def remember(self, name: str, learner: Learner) -> None:
+    def remember(self, name: str, learner: Chooser) -> None:
         """Let a learner begin with what it learned in an earlier run, and keep what it learns in this one.
 
         Args:

@@ -458,10 +458,8 @@ class Chooser(Drafter):
         for candidate in self.candidates:
             candidate.sit_with([each for other in choosers for each in other.candidates if each.name == candidate.name])
 
-    def join(self, other: Any) -> None:
+    def join(self, other: Chooser) -> None:
         """Share what another chooser learns, which drafts for another text of the same target."""
-        if not isinstance(other, Chooser):
-            return
         self.prices, self._companies = other.prices, other._companies
         self._usual_length, self._saved_s = other._usual_length, other._saved_s
         known = {candidate.name: candidate for candidate in other.candidates}
