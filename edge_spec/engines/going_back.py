@@ -7,21 +7,24 @@ from typing import Protocol
 
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError
-from edge_spec.speculation.language_model import ANYWHERE, LanguageModel
+from edge_spec.speculation.language_model import ANYWHERE, Capabilities, LanguageModel, NumericsProfile
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["Opened", "comes_back", "how_far_back"]
+__all__ = ["Probed", "comes_back", "how_far_back"]
 
 
-class Opened(LanguageModel, Protocol):
-    """A model with the settings that it was opened with."""
+class Probed(LanguageModel, Protocol):
+    """A model with the settings that it was opened with; its capabilities and profile can be set to what was found."""
+
+    capabilities: Capabilities
+    profile: NumericsProfile
 
     @property
     def settings(self) -> ModelSettings:
         """These settings."""
 
 
-def how_far_back(model: Opened, text: Sequence[int]) -> int:
+def how_far_back(model: Probed, text: Sequence[int]) -> int:
     """Return how many tokens of a decode can be taken back, see ``Capabilities.rollback``.
 
     Args:
@@ -34,7 +37,7 @@ def how_far_back(model: Opened, text: Sequence[int]) -> int:
     return 0 if n > 1 else ANYWHERE
 
 
-def _goes_back(model: Opened, text: Sequence[int], back: int) -> bool:
+def _goes_back(model: Probed, text: Sequence[int], back: int) -> bool:
     """Return whether so many tokens at the end of a text can be taken back while the others stay."""
     try:
         model.rollback(0)
@@ -45,7 +48,7 @@ def _goes_back(model: Opened, text: Sequence[int], back: int) -> bool:
     return model.n_past == len(text) - back
 
 
-def comes_back(model: Opened, text: Sequence[int]) -> bool:
+def comes_back(model: Probed, text: Sequence[int]) -> bool:
     """Return whether a model comes back to what it held, after two decodes of a token each."""
     n = min(2, model.n_ctx)
     try:

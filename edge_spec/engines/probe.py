@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
-from edge_spec.engines.going_back import Opened, comes_back, how_far_back
+from edge_spec.engines.going_back import Probed, comes_back, how_far_back
 from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
@@ -28,7 +27,6 @@ __all__ = [
     "OWN_READINGS",
     "PLAIN",
     "ProbeResult",
-    "Probed",
     "known_profile",
     "probe",
     "probe_once",
@@ -70,13 +68,6 @@ _NEXT_TEXT = 41
 
 _CUTS = 4
 """How many full decodes of tokens are divided in different ways, where that is asked for."""
-
-
-class Probed(Opened, Protocol):
-    """A model whose capabilities and profile can be set to what was found."""
-
-    capabilities: Capabilities
-    profile: NumericsProfile
 
 
 @dataclass(frozen=True, kw_only=True)
