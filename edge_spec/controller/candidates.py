@@ -25,7 +25,6 @@ __all__ = [
     "Estimates",
     "candidates",
     "frugal",
-    "smallest",
     "smallest_of",
     "stage_of",
 ]
@@ -228,11 +227,6 @@ def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidat
                 estimates.candidate(mode, engines, settings)
                 for mode, settings in _fastest_first(request, engines, text)
             ]
-
-
-def smallest(request: Request, estimates: Estimates) -> dict[str, Candidate]:
-    """Return what needs least, by what it makes possible: ``fits``, and stages that the request's modes belong to."""
-    return smallest_of(frugal(request, estimates))
 
 
 def smallest_of(every: Iterable[Candidate]) -> dict[str, Candidate]:

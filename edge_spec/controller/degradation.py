@@ -98,7 +98,7 @@ class Degradation(MemoryGuard):
     def _step_down(self, replies: Sequence[GuardedReply]) -> bool:
         moved, self._on_disk = self._to_disk(True), True
         now = self._models.candidate
-        lower = ((f"memory is scarce: {_listed(now, candidate)}", candidate) for candidate in self._lower(replies))
+        lower = ((f"memory is scarce: {', '.join(reductions(now, each))}", each) for each in self._lower(replies))
         if moved or any(self._apply(candidate, replies, sentence) for sentence, candidate in lower):
             self._patience.stepped_down()
             return True
@@ -234,7 +234,3 @@ def _restorations(before: Candidate, after: Candidate) -> Iterator[str]:
             yield f"{what} is back"
     if after.mode.limit and not before.mode.limit:
         yield "tokens are drafted again"
-
-
-def _listed(before: Candidate, after: Candidate) -> str:
-    return ", ".join(reductions(before, after))

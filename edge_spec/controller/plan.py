@@ -17,7 +17,7 @@ from edge_spec.controller.candidates import (
     Candidate,
     Estimates,
     candidates,
-    smallest,
+    frugal,
     smallest_of,
     stage_of,
 )
@@ -75,14 +75,13 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
 
 def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> BudgetExceeded:
     """Return the error for a request of which nothing fits, with what would fit."""
-    least = smallest(request, estimates)
     nearest = _nearest(request, estimates, error.allowed_bytes)
     if nearest is not None:
         changes = Arguments(_changes(request, nearest))
         what = f"{request.target.path.name} as asked for"
         hint = Sentence("with {changes} it would fit", changes=changes or nearest.described)
     else:
-        fits, what = least["fits"], request.target.path.name
+        fits, what = smallest_of(frugal(request, estimates))["fits"], request.target.path.name
         shown = f"context {fits.n_ctx}, cache {'/'.join(fits.kv)}"
         hint = Sentence(
             "raise {memory}, the minimum is {size} ({shown})", size=format_size(fits.needed_bytes), shown=shown
