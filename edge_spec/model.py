@@ -376,7 +376,7 @@ class TextModel(Closing):
     @property
     def has_chat_template(self) -> bool:
         """Whether the model knows how conversations are written."""
-        return self._prompts.has_chat_template
+        return self._prompts.chat_template is not None
 
     @property
     def profile(self) -> NumericsProfile:

@@ -71,7 +71,7 @@ class ChatSession:
         template_options: Mapping[str, Any] | None = None,
         **options: Unpack[AnswerKeywords],
     ) -> None:
-        if not model.prompts.has_chat_template:
+        if model.prompts.chat_template is None:
             raise NoChatTemplate
         self.on_notice = on_notice
         self.on_progress = on_progress

@@ -29,24 +29,16 @@ class PromptBuilder:
     """Writes prompts in the tokens of a model.
 
     Args:
-        chat_template: how the model writes conversations; None if it does not.
         n_vocab: number of token ids.
+
+    Attributes:
+        chat_template: how the model writes conversations, in Jinja; None if it does not.
     """
 
     def __init__(self, tokenizer: Tokenizer, chat_template: str | None, n_vocab: int) -> None:
         self._tokenizer = tokenizer
-        self._chat_template = chat_template
+        self.chat_template = chat_template
         self._n_vocab = n_vocab
-
-    @property
-    def chat_template(self) -> str | None:
-        """How the model writes conversations, in Jinja; None if it does not."""
-        return self._chat_template
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether the model knows how conversations are written."""
-        return self._chat_template is not None
 
     def tokens_of(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of a text or messages; a text is a user's message unless it is ``raw``.
@@ -54,7 +46,7 @@ class PromptBuilder:
         Raises:
             PromptError: it is neither, or the chat template is missing or refuses it.
         """
-        if raw or self._chat_template is None:
+        if raw or self.chat_template is None:
             if not isinstance(prompt, str):
                 raise _no_template()
             return self.tokenize(prompt)
@@ -80,13 +72,13 @@ class PromptBuilder:
         Raises:
             PromptError: there is no template, or it refuses the messages.
         """
-        if self._chat_template is None:
+        if self.chat_template is None:
             raise _no_template()
         bos, eos = (self._tokenizer.name(token) for token in (self._tokenizer.bos, self._tokenizer.eos))
-        mark = self._controls.mark([messages, options], self._chat_template)
+        mark = self._controls.mark([messages, options], self.chat_template)
         if mark:
             messages, options = self._controls.marked(messages, mark), self._controls.marked(options, mark)
-        text = render_chat(self._chat_template, messages, bos=bos, eos=eos, answer=answer, options=options)
+        text = render_chat(self.chat_template, messages, bos=bos, eos=eos, answer=answer, options=options)
         return RenderedText.unmarked(text, mark) if mark else RenderedText(text)
 
     def tokenize(self, text: str, *, add_special: bool = True, controls: bool = True) -> list[int]:

@@ -161,7 +161,7 @@ class Asker:
 
     def _users_header(self) -> list[int]:
         """Everything before a user's first words; empty where the model writes no conversations."""
-        if not self._builder.has_chat_template:
+        if self._builder.chat_template is None:
             return []
         try:
             before, mark, _ = self._builder.render([{"role": "user", "content": _MARK}]).partition(_MARK)

@@ -74,7 +74,7 @@ class AnswerReader:
 
     def _end_of_answers(self) -> list[int]:
         """Return the token that the target ends an answer with; none where its template does not say."""
-        if not self._builder.has_chat_template:
+        if self._builder.chat_template is None:
             return []
         turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _MARK}]
         try:
