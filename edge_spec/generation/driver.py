@@ -662,10 +662,7 @@ def _arrival(writing: Writing) -> int:
 
 
 def _first_ready(wanted: Iterable[Writing]) -> Writing | None:
-    for each in wanted:
-        if each.has_news:
-            return each
-    return None
+    return next((each for each in wanted if each.has_news), None)
 
 
 def _is_read(writing: Writing, wanted: Sequence[Writing]) -> bool:

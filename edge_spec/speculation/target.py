@@ -95,16 +95,13 @@ class Target:
         return text is self.seat or text.drafter.followed.keys() == self.drafter.followed.keys()
 
     def sit_at(self, text: Speculator, *, is_begun: bool) -> None:
-        """Let the drafter draft for another text.
+        """Let the drafter draft for another text, which has none of its own, see ``drafts_for``.
 
         Args:
             is_begun: it is being written; if not, ``Speculator.begin`` comes next.
         """
         former, drafter = self.seat, self.drafter
-        has_own = self.drafts_for(text)
         self.seat = text
-        if has_own:
-            return
         former.draft_with(text.drafter)
         if is_begun:
             text.draft_with(drafter)
