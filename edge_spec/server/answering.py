@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from io import StringIO
 from typing import Any
 
@@ -156,6 +156,7 @@ class Prepared:
     Attributes:
         is_stream, includes_usage: how the response is to be given.
         job: what the model has to write.
+        model: what writes it.
         choices: what becomes of the replies.
         envelope: what the response begins with.
     """
@@ -166,12 +167,8 @@ class Prepared:
         self.job = job
         kind = ChatChoice if isinstance(asked, ChatFields) else CompletionChoice
         self.choices: list[Choice] = [kind(job, model, number) for number in range(len(job.prompts) * job.n)]
-        self._model = model
+        self.model = model
         self.envelope = Envelope(kind.kind_of_chunk if asked.stream else kind.kind, kind.prefix, name, model)
-
-    def speed_up(self, answers: Sequence[Reply]) -> float | None:
-        """Return how much faster the only answer was for its drafts, as far as is known."""
-        return self._model.speed_up(answers[0].statistics) if len(answers) == 1 else None
 
 
 async def whole(work: Work, prepared: Prepared) -> list[bytes | bytearray]:
@@ -216,10 +213,12 @@ def _usage(work: Work, job: Job) -> dict[str, Any]:
 
 
 def _own_fields(work: Work, prepared: Prepared) -> dict[str, Any]:
-    """Return what OpenAI's form has no place for: the seed that was drawn, times, and what the user should know."""
+    """Return what OpenAI's form has no place for: the seed that was drawn, times, how much faster the only answer was
+    for its drafts, as far as is known, and what the user should know."""
+    done = [answer.statistics for answer in work.answers]
     return {
         "seed": work.answers[0].settings.seed,
-        "timings": [answer.statistics.timings() for answer in work.answers],
-        "speed_up": prepared.speed_up(work.answers),
+        "timings": [each.timings() for each in done],
+        "speed_up": prepared.model.speed_up(done[0]) if len(done) == 1 else None,
         "notices": work.replies.notices if work.replies is not None else [],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -53,8 +54,8 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
             await service.close()
 
     routes = [
-        _route("POST", "/v1/chat/completions", _chat),
-        _route("POST", "/v1/completions", _completion),
+        _route("POST", "/v1/chat/completions", partial(_write, kind=ChatFields)),
+        _route("POST", "/v1/completions", partial(_write, kind=CompletionFields)),
         _route("GET", "/v1/models", _models),
         _route("GET", "/v1/models/{name:path}", _model),
         _route("GET", "/health", _health),
@@ -93,14 +94,6 @@ def _route(method: str, path: str, endpoint: Endpoint) -> Route:
             return refused(request, failure)
 
     return Route(path, answer, methods=[method])
-
-
-async def _chat(request: Request) -> Response:
-    return await _write(request, ChatFields)
-
-
-async def _completion(request: Request) -> Response:
-    return await _write(request, CompletionFields)
 
 
 async def _write(request: Request, kind: type[ChatFields] | type[CompletionFields]) -> Response:

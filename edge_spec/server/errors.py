@@ -19,7 +19,7 @@ from edge_spec.errors import (
 )
 from edge_spec.generation.options import REPLY_OPTIONS
 
-__all__ = ["ApiError", "api_error", "in_fields", "too_long"]
+__all__ = ["ApiError", "api_error", "bad_value", "in_fields", "too_long"]
 
 _SERVER_ERROR = "server_error"
 
@@ -56,6 +56,11 @@ class ApiError(Exception):
     def to_json(self) -> dict[str, Any]:
         """Return the body of the response."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def bad_value(param: str, message: str) -> ApiError:
+    """Return what a client is told of a field that cannot be as it is."""
+    return ApiError(400, f"{param}: {message}", code="invalid_value", param=param)
 
 
 def too_long(n_ctx: int, n_tokens: str, prompt: str) -> ApiError:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edge_spec.server.errors import ApiError
+from edge_spec.server.errors import bad_value
 
 __all__ = [
     "MAX_CHOICES",
@@ -179,7 +179,7 @@ def parse(kind: type[F], body: Mapping[str, Any]) -> F:
         param = max((place for place, _ in complaints), key=len)
         first, *others = dict.fromkeys(wanted for place, wanted in complaints if place == param)
         wanted = " or ".join((first, *(each.removeprefix("must be ") for each in others)))
-        raise ApiError(400, f"{param}: {wanted}", code="invalid_value", param=param) from None
+        raise bad_value(param, wanted) from None
 
 
 def _place(loc: tuple[int | str, ...], value: Any, *, missing: bool) -> str:

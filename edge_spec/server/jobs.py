@@ -21,7 +21,7 @@ from edge_spec.server.answers import AnswerParser
 from edge_spec.server.call_grammar import after_thought, calls_grammar, in_answer, schema_of
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.chat_prompts import chat_prompt, declared
-from edge_spec.server.errors import ApiError, in_fields, too_long
+from edge_spec.server.errors import ApiError, bad_value, in_fields, too_long
 from edge_spec.server.fields import (
     MAX_CHOICES,
     MAX_GRAMMAR,
@@ -107,20 +107,20 @@ class JobMaker:
         _refuse(name for name, is_asked in unknown.items() if is_asked)
         given = _prompts_of(asked.prompt)
         if len(given) * asked.n > MAX_CHOICES:
-            raise _bad("n", f"{len(given) * asked.n} replies at once; ask for at most {MAX_CHOICES}")
+            raise bad_value("n", f"{len(given) * asked.n} replies at once; ask for at most {MAX_CHOICES}")
         try:
             prompts = tuple(self._tokens(prompt) for prompt in given)
         except PromptTooLong:
             raise
         except PromptError as error:
-            raise _bad("prompt", in_fields(error)) from None
+            raise bad_value("prompt", in_fields(error)) from None
         return self._job(asked, body, prompts, grammar=_wanted_grammar(asked), logprobs=asked.logprobs)
 
     def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
         """Answer messages."""
         _refuse(name for name in ("functions", "function_call") if body.get(name))
         if asked.top_logprobs and not asked.logprobs:
-            raise _bad("top_logprobs", "needs logprobs to be true")
+            raise bad_value("top_logprobs", "needs logprobs to be true")
         functions = _callable(asked)
         tools = [declared(tool.function) for tool in asked.tools] if asked.tool_choice != "none" else []
         messages = template_messages(asked.messages)
@@ -181,14 +181,14 @@ class JobMaker:
         logprobs: int | None,
     ) -> Job:
         if not min(map(len, prompts)):
-            raise _bad("prompt", "it is empty; give some text to continue")
+            raise bad_value("prompt", "it is empty; give some text to continue")
         if grammar is not None:
             try:
                 self._model.grammar_of(grammar, None)
             except SettingsError as error:
                 raise _bad_schema(error) if error.argument == "json_schema" else error from None
         if asked.speculation not in (None, "off", "auto", self._model.mode):
-            raise _bad(
+            raise bad_value(
                 "speculation",
                 f"this server drafts by {self._model.mode!r}; ask for that, 'auto' or 'off', or start it with "
                 "--speculation",
@@ -223,7 +223,7 @@ class JobMaker:
         limit = asked.limit or self._settings.max_tokens or self._model.n_ctx
         n_tokens = min(limit, self._model.n_ctx - min(map(len, prompts)))
         if n_replies * n_tokens * (1 + n_top) > most:
-            raise _bad(
+            raise bad_value(
                 "n",
                 f"{n_replies} replies of up to {n_tokens} tokens with {1 + n_top} log probabilities each are "
                 f"{n_replies * n_tokens * (1 + n_top)}, and at most {most} are kept for a response; lower n, "
@@ -238,13 +238,9 @@ class JobMaker:
             values["top_p"] = sys.float_info.min
         if asked.logit_bias:
             if not all(name.isascii() and name.isdecimal() and len(name) < 10 for name in asked.logit_bias):
-                raise _bad("logit_bias", "its names must be token ids")
+                raise bad_value("logit_bias", "its names must be token ids")
             values["logit_bias"] = {int(token): bias for token, bias in asked.logit_bias.items()}
         return values
-
-
-def _bad(param: str, message: str) -> ApiError:
-    return ApiError(400, f"{param}: {message}", code="invalid_value", param=param)
 
 
 def _refuse(names: Iterable[str]) -> None:
@@ -269,21 +265,21 @@ def _callable(asked: ChatFields) -> list[FunctionFields]:
     _require_short([function.parameters for function in functions], "tools")
     names = [function.name for function in functions]
     if len(set(names)) < len(names):
-        raise _bad("tools", "two functions have the same name; rename one")
+        raise bad_value("tools", "two functions have the same name; rename one")
     choice = asked.tool_choice
     if isinstance(choice, ChoiceFields):
         functions = [function for function in functions if function.name == choice.function.name]
         if not functions:
-            raise _bad("tool_choice", "it names a function that is not among tools")
+            raise bad_value("tool_choice", "it names a function that is not among tools")
     elif choice == "required" and not functions:
-        raise _bad("tool_choice", "a call is required, but there are no tools")
+        raise bad_value("tool_choice", "a call is required, but there are no tools")
     return functions if choice != "none" else []
 
 
 def _require_short(schemas: Any, param: str) -> None:
     n_chars = len(json.dumps(schemas))
     if n_chars > MAX_SCHEMAS:
-        raise _bad(
+        raise bad_value(
             param, f"schemas of {n_chars} characters, and at most {MAX_SCHEMAS} are read; shorten or leave out some"
         )
 
@@ -294,13 +290,13 @@ def _wanted_grammar(asked: ReplyFields, functions: Sequence[FunctionFields] = ()
     given = {"tools": functions or None, "response_format": wanted, "grammar": asked.grammar}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
-        raise _bad(names[1], f"it and {names[0]} both say what may be written; give one of them")
+        raise bad_value(names[1], f"it and {names[0]} both say what may be written; give one of them")
     if wanted is not None:
         return _format_grammar(wanted)
     if asked.grammar is None:
         return None
     if len(asked.grammar) > MAX_GRAMMAR:
-        raise _bad("grammar", f"{len(asked.grammar)} characters, and at most {MAX_GRAMMAR} are read; simplify it")
+        raise bad_value("grammar", f"{len(asked.grammar)} characters, and at most {MAX_GRAMMAR} are read; simplify it")
     return gbnf_to_lark(asked.grammar)
 
 
@@ -308,7 +304,7 @@ def _format_grammar(wanted: FormatFields) -> Lark:
     schema: Mapping[str, Any] = {"type": "object"}
     if wanted.type == "json_schema":
         if wanted.json_schema is None:
-            raise _bad("response_format.json_schema", "this field is needed")
+            raise bad_value("response_format.json_schema", "this field is needed")
         schema = wanted.json_schema.json_schema
         _require_short(schema, "response_format.json_schema.schema")
     try:
@@ -318,4 +314,4 @@ def _format_grammar(wanted: FormatFields) -> Lark:
 
 
 def _bad_schema(error: SettingsError) -> ApiError:
-    return _bad("response_format.json_schema.schema", in_fields(error))
+    return bad_value("response_format.json_schema.schema", in_fields(error))

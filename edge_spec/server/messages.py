@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edge_spec.foreign import parse_json
-from edge_spec.server.errors import ApiError
+from edge_spec.server.errors import ApiError, bad_value
 from edge_spec.server.fields import MessageFields, PartFields
 
 __all__ = ["template_messages"]
@@ -47,12 +47,10 @@ def template_messages(messages: Sequence[MessageFields]) -> list[dict[str, Any]]
             ]
         if role == "tool":
             if message.tool_call_id not in names:
-                raise ApiError(
-                    400,
-                    f"{param}.tool_call_id: no earlier message has a call with this id; send the assistant's message "
-                    "with its tool_calls before their results",
-                    code="invalid_value",
-                    param=f"{param}.tool_call_id",
+                raise bad_value(
+                    f"{param}.tool_call_id",
+                    "no earlier message has a call with this id; send the assistant's message with its tool_calls "
+                    "before their results",
                 )
             values |= {"tool_call_id": message.tool_call_id, "name": names[message.tool_call_id]}
         made.append(values)
@@ -82,6 +80,5 @@ def _arguments(text: str, param: str) -> dict[str, Any]:
     except ValueError:
         values = None
     if not isinstance(values, dict):
-        param += ".function.arguments"
-        raise ApiError(400, f"{param}: a JSON object is needed, written as a string", code="invalid_value", param=param)
+        raise bad_value(f"{param}.function.arguments", "a JSON object is needed, written as a string")
     return values

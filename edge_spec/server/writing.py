@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
@@ -37,14 +37,14 @@ Batch = tuple[int, list[TokenEvent]]
 
 class Work(AsyncIterator[Batch]):
     """The replies to one request, written in one turn: iterate for the number of a reply and its next events, without
-    events where it has ended. As a context it stops when the context ends.
+    events where it has ended.
 
     Writing does not wait for whoever reads: a slow client keeps nobody from the model. One that falls too far behind
     is given up.
 
     Args:
         writer: writes it when it is its turn.
-        kept: where the memory of what has been written and not read is claimed; it ends with the context.
+        kept: where the memory of what has been written and not read is claimed, until it is closed.
         in_pieces: whether the reader wants each piece as it comes; else some at a time, which costs less.
 
     Attributes:
@@ -188,12 +188,6 @@ class Work(AsyncIterator[Batch]):
             replies.cancel()
         elif not self._begun:
             self.task.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop, and forget what nobody has read. Safe to call twice."""
