@@ -20,6 +20,37 @@ _OPTIONS = {name: each for name, each in ANSWER_OPTIONS.items() if each.flag is 
 """What is set for all answers."""
 
 
+_EXAMPLES = {
+    "max_tokens": "200",
+    "stop": '"The end"',
+    "seed": "7",
+    "grammar": 'root ::= "yes" | "no"',
+    "json_schema": '{"type": "object"}',
+    "temperature": "0.5",
+    "top_k": "20",
+    "top_p": "0.9",
+    "min_p": "0.1",
+    "typical_p": "0.9",
+    "top_n_sigma": "1.5",
+    "repeat_penalty": "1.1",
+    "frequency_penalty": "0.5",
+    "presence_penalty": "0.5",
+    "penalty_window": "128",
+    "logit_bias": "17=-2.5",
+    "dry_multiplier": "0.8",
+    "dry_base": "2",
+    "dry_allowed_length": "3",
+    "dry_penalty_window": "256",
+    "dry_breakers": '"." ":"',
+    "xtc_probability": "0.5",
+    "xtc_threshold": "0.2",
+    "mirostat": "2",
+    "mirostat_tau": "3",
+    "mirostat_eta": "0.2",
+    "thoughts": "show",
+}
+"""A value for each setting that is not its default."""
+
 _TRUTHS = {"on": True, "true": True, "off": False, "false": False}
 _ESCAPES = {"\\": "\\", "n": "\n", "t": "\t", "r": "\r"}
 _ESCAPE = re.compile(r"\\([\\ntr])")
@@ -51,7 +82,7 @@ def change(session: ChatSession, display: Display, argument: str) -> str:
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(names())}"
         raise SettingsError(f"there is no setting {name!r}", hint=hint)
     if not text:
-        raise SettingsError(f"{name} needs a value", hint=f"such as /set {name} {_example(name)}; or default")
+        raise SettingsError(f"{name} needs a value", hint=f"such as /set {name} {_EXAMPLES[name]}; or default")
     if name == "thoughts":
         if text not in THOUGHTS:
             raise SettingsError(f"thoughts cannot be {text!r}", hint=f"choose one of {', '.join(THOUGHTS)}")
@@ -88,20 +119,7 @@ def _value(name: str, text: str) -> Any:
         pairs = (pair.split("=") for pair in text.replace(",", " ").split())
         return {int(token): float(bias) for token, bias in pairs}
     except (ValueError, KeyError):
-        raise SettingsError(f"{text[:40]!r} is not a valid {name}", hint=f"try {_example(name)}") from None
-
-
-def _example(name: str) -> str:
-    examples = {
-        "logit_bias": "17=-2.5",
-        "stop": '"The end"',
-        "thoughts": "hide",
-        "max_tokens": "200",
-        "dry_breakers": '"." ":"',
-        "grammar": 'root ::= "yes" | "no"',
-        "json_schema": '{"type": "object"}',
-    }
-    return examples.get(name) or str(_OPTIONS[name].default)
+        raise SettingsError(f"{text[:40]!r} is not a valid {name}", hint=f"try {_EXAMPLES[name]}") from None
 
 
 def _escaped(text: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from played_conversation import Played, Script, errors
 
 import edge_spec
+from edge_spec.cli.terminal import settings
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.commands import COMMANDS
 from edge_spec.cli.terminal.conversation import Conversation
@@ -90,6 +91,16 @@ def test_settings_are_shown_changed_and_checked(play: Play) -> None:
     assert options["logit_bias"] == {5: float("-inf"), 6: 1.5}
     assert played.conversation.display.thoughts == "dim"
     assert "temperature" not in play("/set temperature 0", "/set temperature default").conversation.session.options
+
+
+@pytest.mark.parametrize("name", settings.names())
+def test_every_setting_has_an_example_that_changes_it(play: Play, name: str) -> None:
+    (said,) = errors(play(f"/set {name}"))
+    found = re.search(r"such as (/set .+); or default", said)
+    assert found is not None
+    plain, changed = (each.conversation for each in (play(), play(found[1])))
+    lines, before = (settings.settings_lines(each.session, each.display) for each in (changed, plain))
+    assert [line[2:].split()[0] for line, old in zip(lines, before, strict=True) if line != old] == [name]
 
 
 @pytest.mark.parametrize(
