@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
-from edge_spec.controller.candidates import Candidate, Estimates, frugal, stage_of
+from edge_spec.controller.candidates import Candidate, Estimates, frugal
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
 from edge_spec.controller.measurements import Measurements
@@ -175,10 +175,10 @@ def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
 
 
 def _other_requests(asked: LoadOptions, read_file: ReadFile) -> Iterator[Request]:
-    """Yield the same with each other kind of speculation, as far as the models for it are there."""
-    for mode in {stage_of(mode): mode for mode in reversed(MODES.values())}.values():
+    """Yield the same with each mode, as far as the models for it are there."""
+    for name in MODES:
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
-            yield request_of(replace(asked, speculation=mode.name, draft_limit=None), read_file)
+            yield request_of(replace(asked, speculation=name, draft_limit=None), read_file)
 
 
 def possible_modes(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> list[str]:

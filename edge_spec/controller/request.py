@@ -283,7 +283,9 @@ def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSet
     asked = {each for choices in engines.values() for each in choices}
     unused = sorted(frozenset.intersection(*(frozenset(each.unused(settings)) for each in asked)))
     if unused:
-        titles = " and ".join(sorted(each.title for each in asked))
+        name, titles = unused[0], " and ".join(sorted(each.title for each in asked))
+        # Of types of caches there is always another one that has an effect.
+        value = f"is {getattr(settings, name)!r}, which " if name in ("kv_k", "kv_v") else ""
         raise SettingsError(
-            f"has no effect on {titles}", argument=unused[0], hint=Sentence("leave it out, or use another {engine}")
+            f"{value}has no effect on {titles}", argument=name, hint=Sentence("leave it out, or use another {engine}")
         )
