@@ -109,6 +109,7 @@ def write_gemma4(
     table: str | None = None,
     seed: int | None = 0,
     noise: float = 0.0,
+    chat_template: str = "",
 ) -> Path:
     """Write a model.
 
@@ -121,6 +122,8 @@ def write_gemma4(
     writer = GGUFWriter(path, "gemma4")
     _add_facts(writer, shape)
     add_vocabulary(writer, n_vocab=shape.n_vocab, merges=False, architecture="gemma4")
+    if chat_template:
+        writer.add_chat_template(chat_template)
     tensors = _Tensors(writer, kind, seed, noise)
     embd, wide, n_head = shape.n_embd, shape.dims[0], shape.heads[0]
     tensors.matrix("token_embd", embd, shape.n_vocab)
