@@ -191,12 +191,10 @@ class Estimates(ExitStack):
             parts[role] = self.footprint(role, engines[role], models[role], rough=rough)
         used = {role: engines[role] for role in models}
         parts = _shared(parts, {role: (each.name, self._files[role].fingerprint) for role, each in used.items()})
-        engine, own = engines["target"], models["target"]
-        n_texts = self._n_texts
         tables = {
             TOKEN_BYTES: TOKEN_BYTES_LIMIT,
             DRAFT_TABLES: mode.n_bytes(settings.n_ctx),
-            TEXT_CACHES: engine.texts_bytes(self._files["target"], own, n_texts) if n_texts > 1 else 0,
+            TEXT_CACHES: self._texts_bytes(used, models),
         }
         libraries = {each.name: each.process_bytes for each in (*used.values(), fallback())}
         return Candidate(
@@ -208,6 +206,14 @@ class Estimates(ExitStack):
             base_bytes=(self._budget.held_bytes if self._budget else 0) + sum(libraries.values()),
             tables={name: n_bytes for name, n_bytes in tables.items() if n_bytes},
         )
+
+    def _texts_bytes(self, engines: Engines, models: Mapping[str, ModelSettings]) -> int:
+        """Return what the texts take that there should be room for, in the target and in the drafters' models."""
+        n_bytes = {
+            role: engine.texts_bytes(self._files[role], models[role], self._n_texts) for role, engine in engines.items()
+        }
+        # Where the target holds one text, its drafters do, too.
+        return sum(n_bytes.values()) if self._n_texts > 1 and n_bytes["target"] else 0
 
 
 def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidate]]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from head_files import write_head
 from hybrid_files import HybridFiles
+from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 
 import edge_spec
 from edge_spec.controller.candidates import TEXT_CACHES
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.errors import BudgetExceeded, SettingsError
+from edge_spec.generation.kept_texts import TEXTS
 from edge_spec.loading import plan
 from edge_spec.memory import usage
+from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.pool import PooledModel
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -50,6 +55,32 @@ def test_states_of_several_texts_are_planned_as_they_are_claimed(
         names = ("recurrent state", "snapshots for drafts", "copies of the state")
         assert target.pool.text_bytes == sum(lines[name] for name in names)
         assert planned.chosen.tables[TEXT_CACHES] == 5 * (304 * target.pool.cell_bytes + target.pool.text_bytes)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["demo", "lfm2", "qwen35", "a head"])
+def test_what_drafters_of_several_texts_take_is_planned_too(hybrids: HybridFiles, tmp_path: Path, name: str) -> None:
+    family = resolve_family("demo")
+    target, smaller = family.target, {"draft": family.draft, "intermediate": family.intermediate}
+    if name == "a head":
+        kept = np.arange(0, inspect(target).n_vocab, 4)
+        write_head(tmp_path / "head.gguf", inspect(target), kept, (1, 2, 3))
+        smaller = {"draft": tmp_path / "head.gguf"}
+    elif name != "demo":
+        drafter = write_hybrid(tmp_path / "draft.gguf", SMALL_HYBRIDS[name], "Q4_0", seed=1, noise=0.06)
+        target, smaller = hybrids[name], {"draft": drafter}
+    mode = "hierarchy" if name == "demo" else "sequence"
+    asked = ASKED | {"cache_dir": tmp_path, "speculation": mode, **smaller}
+    planned = plan(target, texts=5, **asked).chosen.tables[TEXT_CACHES]
+    with edge_spec.load(target, **asked) as model:
+        pools = [each.model.pool for each in model.followed.values()]
+        # Of every token the target computes features for a head, in 8 bits.
+        features = inspect(target).n_embd * 17 // 16 if name == "a head" else 0
+        assert len(pools) == 1 + len(smaller)
+        assert planned == 5 * sum(304 * pool.cell_bytes + pool.text_bytes for pool in pools) + 5 * 304 * features
+        model.generate("Once upon a time", n=5, seed=3, raw=True, ignore_eos=True, max_tokens=200).read()
+        line = next(line for line in model.ledger if (line.owner, line.name) == TEXTS)
+        assert 0 < line.predicted_bytes <= planned
 
 
 @needs_kernels

@@ -109,8 +109,7 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     matrices = _matrices(file)
     stored = [_stored_bytes(tensor) for tensor in matrices]
     n_cells = settings.n_cells + -settings.n_cells % LANES
-    per_cell = sum(map(sum, file.cell_widths))
-    cache = (2 if settings.kv_k == "f16" else 4) * n_cells * per_cell
+    cache = n_cells * _cell_bytes(file, settings)
     tables = 4 * n_cells * sum(set(file.head_dims) or {file.head_dim_k})
     of_experts = sum(n_bytes for n_bytes, tensor in zip(stored, matrices, strict=True) if len(tensor.shape) > _PLAIN)
     held_experts = of_experts if not settings.held_experts else _held_expert_bytes(file, settings.held_experts)
@@ -129,6 +128,14 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         # While a model is transcribed: the largest matrix, its blocks and its new order.
         loading_bytes=max(0, 3 * max(stored, default=0) - held),
     )
+
+
+def _cell_bytes(file: ModelFile, settings: ModelSettings) -> int:
+    """Return what a token takes in a cache."""
+    if is_own_head(file):
+        # Keys and values in 16 bits, and in 8 the features that the target has computed.
+        return 4 * file.n_head_kv[0] * file.head_dim_k + file.n_embd * 17 // 16
+    return (2 if settings.kv_k == "f16" else 4) * sum(map(sum, file.cell_widths))
 
 
 def _matrices(file: ModelFile) -> list[TensorInfo]:
@@ -198,12 +205,11 @@ def _n_ff(file: ModelFile) -> int:
 def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """Return what a head takes, with what its target keeps for it."""
     n_cells = settings.n_cells + -settings.n_cells % LANES
-    per_cell = 2 * file.n_head_kv[0] * file.head_dim_k
     weights = head_bytes(file)
     return Footprint(
         copied_bytes=weights,
-        # In 16 bits; the features that the target has computed, in 8, count as well, and tables of rotary embeddings.
-        kv_cache_bytes=n_cells * (2 * per_cell + file.n_embd * 17 // 16 + 4 * file.head_dim_k),
+        # Tables of rotary embeddings count as well.
+        kv_cache_bytes=n_cells * (_cell_bytes(file, settings) + 4 * file.head_dim_k),
         compute_bytes=_SESSION_BYTES,
         reading_bytes=4 * settings.prefill_chunk * (8 * file.n_embd + 3 * _n_ff(file)),
         logits_bytes=4 * settings.max_rows * file.n_vocab,
@@ -289,10 +295,9 @@ class OnnxEngine(Engine):
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
         if file.graph is not None:
             return 0
-        per_cell = sum(map(sum, file.cell_widths))
         n_cells = settings.n_ctx + -settings.n_ctx % LANES
-        cache = n_cells * per_cell * (2 if settings.kv_k == "f16" else 4)
-        return min(n_texts, settings.max_rows) * (cache + sum(_recurrent_bytes(file, settings).values()))
+        cells = n_cells * _cell_bytes(file, settings)
+        return min(n_texts, settings.max_rows) * (cells + sum(_recurrent_bytes(file, settings).values()))
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         cache = {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
