@@ -12,7 +12,7 @@ from compared_logits import Change, Rows, by_row, changed, off_by, on_llama, on_
 from families import EXPERT_FAMILIES, FLOAT_KINDS
 from float_networks import float_logits, rows_near_a_tie
 from gguf_files import EXPERTS, MATRICES, N_VOCAB, write_gguf
-from modes_agree import check_modes_agree
+from modes_agree import check_modes_agree, wishes
 
 import edge_spec
 from edge_spec.engines.llama.engine import open_llama
@@ -219,21 +219,9 @@ def test_text_is_identical_in_every_mode(tmp_path: Path, made: dict[str, Any]) -
         assert model.profile.engine == "onnx"
         assert model.identity == "bitwise"
 
-    wishes: list[dict[str, Any]] = [
-        {"temperature": 0},
-        {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
-        {"temperature": 1.4, "top_k": 0, "repeat_penalty": 1.2},
-        {"mirostat": 2},
-        {"json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'},
-    ]
-    asked = [
-        {"prompt": prompt, "raw": True, "max_tokens": 40, "seed": 3, "ignore_eos": "json_schema" not in wish, **wish}
-        for prompt in ("abcabc", "a story")
-        for wish in wishes
-    ]
     replies = check_modes_agree(
         ("off", "sequence", "tree", "hierarchy", "ngram", "auto"),
-        asked,
+        wishes(("abcabc", "a story"), 40),
         look,
         target,
         draft=draft,

@@ -8,11 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compared_logits import Change, Rows, by_row, changed, off_by, on_llama, on_onnx, rows_of, set_fact, swapped
+from compared_logits import (
+    Change,
+    Rows,
+    by_row,
+    changed,
+    off_by,
+    on_llama,
+    on_onnx,
+    rows_however_read,
+    rows_of,
+    set_fact,
+    swapped,
+)
 from float_networks import float_logits
 from gemma4_shapes import SHAPES, Gemma4Shape, write_gemma4
 from gguf_files import N_VOCAB
-from modes_agree import check_modes_agree
+from modes_agree import check_modes_agree, wishes
 
 import edge_spec
 from edge_spec.engines.cache_state import unpack_state
@@ -44,26 +56,13 @@ UNVALUED = SHAPES["as 31B: keys are values, no table"]
 def test_logits_are_those_of_llama_cpp_and_of_the_formulas(tmp_path: Path, name: str) -> None:
     path = write_gemma4(tmp_path / "model.gguf", SHAPES[name])
     model = on_onnx(path, tmp_path / "cache")
-    ours = rows_of(model, TEXT, [8])
-    for widths in (range(1, 17), [1], [2, 3]):
-        model.rollback(0)
-        assert np.array_equal(rows_of(model, TEXT, widths), ours)
-    # However the text before them was read, rows and cells are the same, far beyond the window.
-    states = set()
-    for pieces in ((590,), (1, 7, 33, 100, 13), (16, 1, 15)):
-        model.rollback(0)
-        turn = 0
-        while model.n_past < 590:
-            model.prefill(TEXT[model.n_past : min(590, model.n_past + pieces[turn % len(pieces)])])
-            turn += 1
-        states.add(model.save())
-        assert np.array_equal(rows_of(model, TEXT, [5], start=590), ours[586:])
+
+    def look(ours: Rows) -> None:
+        """Far beyond the window."""
         model.rollback(300)
         assert np.array_equal(rows_of(model, TEXT[:340], [6], start=300), ours[296:336])
-    assert len(states) == 1
-    model.rollback(0)
-    model.restore(states.pop())
-    assert np.array_equal(rows_of(model, TEXT, [3], start=590), ours[586:])
+
+    ours = rows_however_read(model, TEXT, look)
     model.close()
     assert by_row(ours, float_logits(path, TEXT)[4:]).max() <= 1e-5
     # llama.cpp's GELU is a table of 16-bit floats.
@@ -269,21 +268,9 @@ def test_text_is_identical_in_every_mode(tmp_path: Path, shape: Gemma4Shape) -> 
         assert model.profile.engine == "onnx"
         assert model.identity == "bitwise"
 
-    wishes: list[dict[str, Any]] = [
-        {"temperature": 0},
-        {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
-        {"temperature": 1.4, "top_k": 0, "repeat_penalty": 1.2},
-        {"mirostat": 2},
-        {"json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'},
-    ]
-    asked = [
-        {"prompt": prompt, "raw": True, "max_tokens": 40, "seed": 3, "ignore_eos": "json_schema" not in wish, **wish}
-        for prompt in ("abcabc", "In the beginning there was")
-        for wish in wishes
-    ]
     replies = check_modes_agree(
         ("off", "sequence", "tree", "hierarchy", "ngram", "auto"),
-        asked,
+        wishes(("abcabc", "In the beginning there was"), 40),
         look,
         target,
         draft=draft,

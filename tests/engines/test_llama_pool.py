@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paths_in_company import PathsInCompany
+from paths_in_company import some_tokens as tokens
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.library_context import LibraryContext
 from edge_spec.engines.llama.pool import LlamaPath, SharedModel
 from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
-from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, PoolFull
+from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.pool import PooledModel, pool_of
@@ -48,78 +50,23 @@ def model(opened: Opener) -> Iterator[SharedModel]:
     model.close()
 
 
-def tokens(chance: random.Random, n: int) -> list[int]:
-    return [chance.randrange(300, TARGET.n_vocab - 1) for _ in range(n)]
-
-
 def next_row(model: LlamaPath, token: int = 400) -> np.ndarray[Any, Any]:
     row = model.decode(Tree.sequence([token]))[0].copy()
     model.rollback(model.n_past)
     return row
 
 
-class Texts:
-    """Paths of a small pool, and what each holds, step by step, so that a context of its own can do the same."""
+class Texts(PathsInCompany):
+    most_tiles = 40
 
-    def __init__(self, root: SharedModel, seed: int) -> None:
-        self.chance, self.pool = random.Random(seed), root.pool
-        self.pool.resize(320)
-        self.paths: list[LlamaPath] = [root]
-        self.steps: list[list[tuple[str, Any]]] = [[]]
+    def chosen(self) -> str:
+        return self.chance.choice(ACTS if self.chance.randrange(8) else RARE)
 
-    def act(self, alone: SharedModel) -> None:
-        chance, paths, pool = self.chance, self.paths, self.pool
-        some = chance.sample(range(len(paths)), chance.randrange(1, min(4, len(paths)) + 1))
-        one, path = some[0], paths[some[0]]
-        act = chance.choice(ACTS if chance.randrange(8) else RARE)
-        n = chance.randrange(path.n_past + 1)
-        if act == "decode":
-            trees = {
-                index: Tree.sequence([*paths[index].pending.tokens, *tokens(chance, chance.randrange(1, 5))])
-                for index in some
-            }
-            found = pool.decode([(paths[index], tree) for index, tree in trees.items()])
-            copies = [rows.copy() for rows in found]
-            for (index, tree), rows in zip(trees.items(), copies, strict=True):
-                self.steps[index].append(("decode", tree))
-                assert np.array_equal(self.replayed(alone, index), rows)
-        elif act == "prefill":
-            read = {index: tokens(chance, chance.randrange(30)) for index in some}
-            pool.prefill([(paths[index], each) for index, each in read.items()])
-            for index, each in read.items():
-                self.steps[index].append(("prefill", each))
-        elif act == "keep":
-            kept = range(chance.randrange(len(path.pending) + 1))
-            path.keep(kept)
-            self.steps[one].append(("keep", kept))
-        elif act == "rollback":
-            path.rollback(n)
-            self.steps[one].append(("rollback", n))
-        elif act == "fork" and len(paths) < 7:
-            paths.append(path.fork(n))
-            self.steps.append([*self.steps[one], ("rollback", n)])
-        elif act == "shift":
-            path.shift(n // 2, n)
-            self.steps[one].append(("shift", (n // 2, n)))
-        elif act == "close" and one:
-            path.close()
-            del paths[one], self.steps[one]
-        elif act == "resize":
-            held = pool.n_cells - pool.n_free
-            pool.resize(max(held, 16 * chance.randrange(12, 40)))
-        elif act == "save":
-            state = path.save()
-            path.rollback(0)
-            path.restore(state)
-            self.steps[one].append(("rollback", path.n_past))
+    def drafted(self, path: LlamaPath) -> Tree:
+        return Tree.sequence([*path.pending.tokens, *tokens(self.chance, self.chance.randrange(1, 5))])
 
-    def replayed(self, alone: SharedModel, index: int) -> Any:
-        """What the last step of a path returns where it is the only text."""
-        alone.rollback(0)
-        found = None
-        for act, what in self.steps[index]:
-            found = alone.shift(*what) if act == "shift" else getattr(alone, act)(what)
-        return found
+    def kept(self, path: LlamaPath) -> range:
+        return range(self.chance.randrange(len(path.pending) + 1))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -131,21 +78,13 @@ def test_every_path_has_the_bits_of_a_text_alone(opened: Opener, kinds: tuple[st
     if pool_of(root) is None:
         pytest.skip("on this device, or with these caches, texts in company differ")
     texts = Texts(root, seed)
-    refused = 0
-    for _ in range(70):
-        try:
-            texts.act(alone)
-        except (PoolFull, ContextFull):
-            refused += 1
+
+    def look() -> None:
         held = {cell for path in texts.paths for cell in path.cells}
         assert texts.pool.n_free == texts.pool.n_cells - len(held)
         assert all(sorted(set(path.cells)) == path.cells for path in texts.paths)
-    assert refused < 60
-    for index, path in enumerate(texts.paths):
-        texts.replayed(alone, index)
-        alone.rollback(alone.n_past)
-        path.rollback(path.n_past)
-        assert path.save() == alone.save()
+
+    texts.play(alone, 70, 60, look)
     root.close()
     alone.close()
 

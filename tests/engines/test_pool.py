@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from head_files import write_head
+from paths_in_company import PathsInCompany
+from paths_in_company import some_tokens as tokens
 
 from edge_spec.engines.base import ModelSettings
 from edge_spec.engines.onnx.head_model import HeadModel
@@ -19,7 +21,7 @@ from edge_spec.engines.onnx.opener import drafter_settings
 from edge_spec.engines.onnx.pool import OnnxPath, TranscribedModel
 from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
 from edge_spec.engines.registry import engine
-from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, PoolFull
+from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.pool import TILE, PooledModel
 from edge_spec.speculation.tree import Tree
@@ -59,10 +61,6 @@ def model(probe_cache: Path) -> Iterator[TranscribedModel]:
     opener.close()
 
 
-def tokens(chance: random.Random, n: int) -> list[int]:
-    return [chance.randrange(300, TARGET.n_vocab - 1) for _ in range(n)]
-
-
 def some_tree(chance: random.Random, n: int) -> Tree:
     return Tree(tuple(tokens(chance, n)), tuple(chance.randrange(-1, node) for node in range(n)))
 
@@ -73,64 +71,17 @@ def next_row(model: OnnxPath, token: int = 400) -> np.ndarray:
     return row
 
 
-class Texts:
-    """Paths of a small pool, and what each holds, step by step, so that a model of its own can do the same."""
+class Texts(PathsInCompany):
+    most_tiles = 24
 
-    def __init__(self, root: TranscribedModel, seed: int) -> None:
-        self.chance, self.pool = random.Random(seed), root.pool
-        self.pool.resize(20 * TILE)
-        self.paths: list[OnnxPath] = [root]
-        self.steps: list[list[tuple[str, Any]]] = [[]]
+    def chosen(self) -> str:
+        return self.chance.choice(ACTS)
 
-    def act(self, alone: TranscribedModel) -> None:
-        chance, paths, pool = self.chance, self.paths, self.pool
-        some = chance.sample(range(len(paths)), chance.randrange(1, min(4, len(paths)) + 1))
-        one, path, act = some[0], paths[some[0]], chance.choice(ACTS)
-        n = chance.randrange(path.n_past + 1)
-        if act == "decode":
-            trees = {index: some_tree(chance, chance.randrange(1, 5)) for index in some if not paths[index].pending}
-            found = pool.decode([(paths[index], tree) for index, tree in trees.items()]) if trees else []
-            copies = [rows.copy() for rows in found]
-            for (index, tree), rows in zip(trees.items(), copies, strict=True):
-                self.steps[index].append(("decode", tree))
-                assert np.array_equal(self.replayed(alone, index), rows)
-        elif act == "prefill":
-            read = {index: tokens(chance, chance.randrange(30)) for index in some}
-            pool.prefill([(paths[index], each) for index, each in read.items()])
-            for index, each in read.items():
-                self.steps[index].append(("prefill", each))
-        elif act == "keep" and path.pending:
-            kept = path.pending.path_to(chance.randrange(-1, len(path.pending)))
-            path.keep(kept)
-            self.steps[one].append(("keep", kept))
-        elif act == "rollback":
-            path.rollback(n)
-            self.steps[one].append(("rollback", n))
-        elif act == "fork" and len(paths) < 7:
-            paths.append(path.fork(n))
-            self.steps.append([*self.steps[one], ("rollback", n)])
-        elif act == "shift":
-            path.shift(n // 2, n)
-            self.steps[one].append(("shift", (n // 2, n)))
-        elif act == "close" and one:
-            path.close()
-            del paths[one], self.steps[one]
-        elif act == "resize":
-            held = pool.n_cells - pool.n_free
-            pool.resize(max(held, TILE * chance.randrange(12, 24)))
-        elif act == "save":
-            state = path.save()
-            path.rollback(0)
-            path.restore(state)
-            self.steps[one].append(("rollback", path.n_past))
+    def drafted(self, path: OnnxPath) -> Tree | None:
+        return some_tree(self.chance, self.chance.randrange(1, 5)) if not path.pending else None
 
-    def replayed(self, alone: TranscribedModel, index: int) -> Any:
-        """What the last step of a path returns where it is the only text."""
-        alone.rollback(0)
-        found = None
-        for act, what in self.steps[index]:
-            found = alone.shift(*what) if act == "shift" else getattr(alone, act)(what)
-        return found
+    def kept(self, path: OnnxPath) -> list[int] | None:
+        return path.pending.path_to(self.chance.randrange(-1, len(path.pending))) if path.pending else None
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -138,20 +89,12 @@ def test_every_path_has_the_bits_of_a_text_alone(both: tuple[TranscribedModel, T
     """Random drafts, reading, forks, going back, shifts, resizing and saving, in company and in scattered tiles."""
     root, alone = both
     texts = Texts(root, seed)
-    refused = 0
-    for _ in range(60):
-        try:
-            texts.act(alone)
-        except (PoolFull, ContextFull):
-            refused += 1
+
+    def look() -> None:
         held = len({tile for path in texts.paths for tile in path.tiles.ids})
         assert texts.pool.n_free == texts.pool.n_cells - held * TILE
-    assert refused < 50
-    for index, path in enumerate(texts.paths):
-        texts.replayed(alone, index)
-        alone.rollback(alone.n_past)
-        path.rollback(path.n_past)
-        assert path.save() == alone.save()
+
+    texts.play(alone, 60, 50, look)
 
 
 def test_scattered_tiles_save_and_continue_like_contiguous_ones(

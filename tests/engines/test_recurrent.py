@@ -16,6 +16,7 @@ from hybrid_files import HybridFiles
 from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logits_rows import Fresh
 from recorded_drafts import recorded_mode
 
 import edge_spec
@@ -185,22 +186,6 @@ def test_layers_for_further_tokens_are_left_out_and_info_says_so(
 
 
 # --- the state
-
-
-class Fresh:
-    """Rows after texts, each read from the beginning."""
-
-    def __init__(self, model: LlamaModel) -> None:
-        self._model = model
-        self._rows: dict[tuple[int, ...], Logits] = {}
-
-    def after(self, text: list[int]) -> Logits:
-        key = tuple(text)
-        if key not in self._rows:
-            self._model.rollback(0)
-            self._model.prefill(text[:-1])
-            self._rows[key] = self._model.decode(Tree.sequence(text[-1:]))[0].copy()
-        return self._rows[key]
 
 
 @pytest.mark.parametrize("name", [*WITH_SNAPSHOTS, "falcon-h1", "mamba"])

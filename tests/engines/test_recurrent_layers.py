@@ -12,14 +12,27 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from compared_logits import Change, Rows, by_row, changed, off_by, on_llama, on_onnx, rows_of, set_fact, swapped
+from compared_logits import (
+    Change,
+    Rows,
+    by_row,
+    changed,
+    off_by,
+    on_llama,
+    on_onnx,
+    rows_however_read,
+    rows_of,
+    set_fact,
+    swapped,
+)
 from copied_gguf import copy_metadata
 from float_networks import float_logits
 from hybrid_files import HybridFiles
 from hybrid_shapes import SMALL_HYBRIDS, HybridShape, write_hybrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modes_agree import check_modes_agree
+from logits_rows import Fresh
+from modes_agree import check_modes_agree, wishes
 
 import edge_spec
 from edge_spec.engines.onnx.engine import onnx_footprint
@@ -73,28 +86,14 @@ def written(path: Path, name: str, kind: str = "F32", **changes: Any) -> Path:
 def test_logits_are_those_of_llama_cpp_and_of_the_formulas(tmp_path: Path, name: str) -> None:
     path = written(tmp_path / "model.gguf", name)
     model = on_onnx(path, tmp_path / "cache")
-    ours = rows_of(model, TEXT, [8])
-    for widths in (range(1, 17), [1], [2, 3]):
-        model.rollback(0)
-        assert np.array_equal(rows_of(model, TEXT, widths), ours)
-    # However the text before them was read, rows and states are the same.
-    states = set()
-    for pieces in ((590,), (1, 7, 33, 100, 13), (16, 1, 15)):
-        model.rollback(0)
-        turn = 0
-        while model.n_past < 590:
-            model.prefill(TEXT[model.n_past : min(590, model.n_past + pieces[turn % len(pieces)])])
-            turn += 1
-        states.add(model.save())
-        assert np.array_equal(rows_of(model, TEXT, [5], start=590), ours[586:])
-        # As far as rows are kept, a text goes back to any token, and on from there.
+
+    def look(ours: Rows) -> None:
+        """As far as rows are kept, a text goes back to any token, and on from there."""
         model.rollback(597)
         assert model.n_past == 597
         assert np.array_equal(rows_of(model, TEXT, [2], start=597), ours[593:])
-    assert len(states) == 1
-    model.rollback(0)
-    model.restore(states.pop())
-    assert np.array_equal(rows_of(model, TEXT, [3], start=590), ours[586:])
+
+    ours = rows_however_read(model, TEXT, look)
     model.close()
     assert by_row(ours, float_logits(path, TEXT)[4:]).max() <= 3e-5
     assert by_row(ours, on_llama(path, TEXT)).max() <= 1e-4
@@ -320,22 +319,6 @@ def opened(hybrids: HybridFiles, tmp_path_factory: pytest.TempPathFactory) -> It
     yield models
     for model in models.values():
         model.close()
-
-
-class Fresh:
-    """Rows after texts, each read from the beginning."""
-
-    def __init__(self, model: TranscribedModel) -> None:
-        self._model = model
-        self._rows: dict[tuple[int, ...], Rows] = {}
-
-    def after(self, text: list[int]) -> Rows:
-        key = tuple(text)
-        if key not in self._rows:
-            self._model.rollback(0)
-            self._model.prefill(text[:-1])
-            self._rows[key] = self._model.decode(Tree.sequence(text[-1:]))[0].copy()
-        return self._rows[key]
 
 
 def test_it_verifies_sequences_of_one_text(opened: dict[str, TranscribedModel]) -> None:
@@ -581,21 +564,9 @@ def test_text_is_identical_in_every_mode(hybrids: HybridFiles, tmp_path: Path, n
         assert model.identity == "bitwise"
         assert (model.mode == "off") == (mode == "off")
 
-    wishes: list[dict[str, Any]] = [
-        {"temperature": 0},
-        {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
-        {"temperature": 1.4, "top_k": 0, "repeat_penalty": 1.2},
-        {"mirostat": 2},
-        {"json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'},
-    ]
-    asked = [
-        {"prompt": prompt, "raw": True, "max_tokens": 60, "seed": 3, "ignore_eos": "json_schema" not in wish, **wish}
-        for prompt in ("abcabc", "In the beginning there was")
-        for wish in wishes
-    ]
     replies = check_modes_agree(
         ("off", "sequence", "hierarchy", "ngram", "auto"),
-        asked,
+        wishes(("abcabc", "In the beginning there was"), 60),
         look,
         hybrids[name],
         **smaller,

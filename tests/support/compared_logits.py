@@ -19,7 +19,19 @@ from edge_spec.models import inspect
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["Change", "Rows", "by_row", "changed", "off_by", "on_llama", "on_onnx", "rows_of", "set_fact", "swapped"]
+__all__ = [
+    "Change",
+    "Rows",
+    "by_row",
+    "changed",
+    "off_by",
+    "on_llama",
+    "on_onnx",
+    "rows_however_read",
+    "rows_of",
+    "set_fact",
+    "swapped",
+]
 
 Rows = np.ndarray[Any, Any]
 Change = Callable[[Rows], Rows]
@@ -41,6 +53,33 @@ def rows_of(model: LanguageModel, text: list[int], widths: Sequence[int], *, sta
         model.keep(range(len(part)))
         start, turn = start + len(part), turn + 1
     return np.concatenate(rows)
+
+
+def rows_however_read(model: LanguageModel, text: list[int], look: Callable[[Rows], object]) -> Rows:
+    """Rows of a text of 600 tokens: the same in decodes of any widths, however the text before them was read.
+
+    Args:
+        look: called after each way of reading, with the rows.
+    """
+    ours = rows_of(model, text, [8])
+    for widths in (range(1, 17), [1], [2, 3]):
+        model.rollback(0)
+        assert np.array_equal(rows_of(model, text, widths), ours)
+    states = set()
+    for pieces in ((590,), (1, 7, 33, 100, 13), (16, 1, 15)):
+        model.rollback(0)
+        turn = 0
+        while model.n_past < 590:
+            model.prefill(text[model.n_past : min(590, model.n_past + pieces[turn % len(pieces)])])
+            turn += 1
+        states.add(model.save())
+        assert np.array_equal(rows_of(model, text, [5], start=590), ours[586:])
+        look(ours)
+    assert len(states) == 1
+    model.rollback(0)
+    model.restore(states.pop())
+    assert np.array_equal(rows_of(model, text, [3], start=590), ours[586:])
+    return ours
 
 
 def on_llama(path: Path, text: list[int], *, flash: bool = False) -> Rows:

@@ -10,6 +10,22 @@ from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.tree import Tree
 
 
+class Fresh:
+    """Rows after texts, each read from the beginning."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._rows: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
+
+    def after(self, text: list[int]) -> np.ndarray[Any, Any]:
+        key = tuple(text)
+        if key not in self._rows:
+            self._model.rollback(0)
+            self._model.prefill(text[:-1])
+            self._rows[key] = self._model.decode(Tree.sequence(text[-1:]))[0].copy()
+        return self._rows[key]
+
+
 def some_text(n: int, *, seed: int = 0, most: int = 8192) -> list[int]:
     """Ids from 300 to ``most``, which stand for text; the same for the same seed."""
     return np.random.default_rng(seed).integers(300, most, n).tolist()  # type: ignore[no-any-return]

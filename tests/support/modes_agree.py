@@ -9,7 +9,15 @@ import edge_spec
 from edge_spec import TextModel
 from edge_spec.generation.reply import Reply
 
-__all__ = ["check_modes_agree", "questions"]
+__all__ = ["check_modes_agree", "questions", "wishes"]
+
+_WISHES: tuple[dict[str, Any], ...] = (
+    {"temperature": 0},
+    {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 1.4, "top_k": 0, "repeat_penalty": 1.2},
+    {"mirostat": 2},
+    {"json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'},
+)
 
 
 def questions(prompts: Sequence[str], temperatures: Sequence[float], **asked: Any) -> list[dict[str, Any]]:
@@ -18,6 +26,22 @@ def questions(prompts: Sequence[str], temperatures: Sequence[float], **asked: An
         {"prompt": prompt, "seed": seed, "temperature": temperature, **asked}
         for seed, prompt in enumerate(prompts)
         for temperature in temperatures
+    ]
+
+
+def wishes(prompts: Sequence[str], max_tokens: int) -> list[dict[str, Any]]:
+    """Every prompt as a text to be continued, with samplers of each kind and with a grammar."""
+    return [
+        {
+            "prompt": prompt,
+            "raw": True,
+            "max_tokens": max_tokens,
+            "seed": 3,
+            "ignore_eos": "json_schema" not in wish,
+            **wish,
+        }
+        for prompt in prompts
+        for wish in _WISHES
     ]
 
 
