@@ -23,7 +23,7 @@ from edge_spec.llama_cpp.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Speculator, decode, prepare
 from edge_spec.speculation.tree import EMPTY, Tree
 
 
@@ -102,7 +102,9 @@ def measure(n_vocab: int, limit: int, n_rounds: int) -> list[float]:
     accepted = 0
     for _ in range(n_rounds):
         start = perf_counter()
-        done = speculator.step(limit, limit, lambda token: False)
+        prepared = prepare([speculator], [limit])
+        done = speculator.finish(prepared[0], decode([speculator], prepared)[0], lambda token: False)
+        drafter.learn(done)
         spent.append((perf_counter() - start) * 1e6)
         accepted += len(done.tokens)
         if len(speculator.text) > 1000:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from edge_spec.errors import PoolFull
 from edge_spec.speculation.language_model import LanguageModel, Logits
@@ -10,9 +10,7 @@ from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.speculation.trimmed_model import decode_paths
 
-__all__ = ["Follower", "OnRead", "decode_all"]
-
-OnRead = Callable[[int, int], object]
+__all__ = ["Follower", "decode_all"]
 
 
 class Follower:
@@ -69,13 +67,10 @@ class Follower:
         """How many tokens are not committed, beside the last one."""
         return max(0, len(self.text) - 1 - min(self.model.n_past, self._cursor.place))
 
-    def read(self, most: int | None = None, on_read: OnRead = lambda done, total: None) -> bool:
+    def read(self, most: int | None = None) -> bool:
         """Commit all tokens but the last one, or ``most`` of them; whether all are committed now.
 
         A few are left to the next decode if there is a ``most``. A text longer than the context is not read.
-
-        Args:
-            on_read: called with the number of tokens that are read and of all that have to be, chunk by chunk.
         """
         self._catch_up()
         n_past, end = self.model.n_past, len(self.text) - 1
@@ -84,10 +79,7 @@ class Follower:
         stop = end if most is None else min(end, n_past + most)
         step = self.model.capabilities.prefill_chunk or max(1, stop - n_past)
         for start in range(n_past, stop, step):
-            on_read(start - n_past, stop - n_past)
             self.model.prefill(self.text.tokens[start : min(start + step, stop)])
-        if stop > n_past:
-            on_read(stop - n_past, stop - n_past)
         return stop == end
 
     def uncommitted(self, max_rows: int) -> Sequence[int]:

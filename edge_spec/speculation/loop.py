@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from edge_spec.errors import SettingsError, StateError
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.follower import Follower, OnRead, decode_all
+from edge_spec.speculation.follower import Follower, decode_all
 from edge_spec.speculation.guide import guided, learn_forced
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.round import Round, Stopwatch
@@ -95,13 +95,9 @@ class Speculator:
         self._guide = view if sampler.has_grammar and self.drafter.takes_guidance else None
         self.drafter.begin(self._target.text, view)
 
-    def read(self, most: int | None = None, on_read: OnRead = lambda done, total: None) -> bool:
-        """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now.
-
-        Args:
-            on_read: called with how far the target is, see ``Follower.read``.
-        """
-        return all([self._target.read(most, on_read), self.drafter.read(most)])
+    def read(self, most: int | None = None) -> bool:
+        """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now."""
+        return all([self._target.read(most), self.drafter.read(most)])
 
     def unread(self, most: int) -> Sequence[int]:
         """Return the next tokens that the target has to read before it can write, at most ``most``."""
@@ -112,25 +108,12 @@ class Speculator:
         """How many tokens of the text its models have not read, together."""
         return self._target.n_unread + self.drafter.n_unread()
 
-    def step(self, limit: int, most: int, ends: Callable[[int], bool]) -> Round:
-        """One round: draft, decode, walk, keep, learn.
-
-        Args:
-            limit: the most tokens to draft; 0 for plain decoding.
-            most: draft no more tokens than this either.
-            ends: called with every picked token; says whether the text ends with it.
-        """
-        prepared = prepare([self], [min(limit, most)])
-        done = self.finish(prepared[0], decode([self], prepared)[0], ends)
-        self.drafter.learn(done)
-        return done
-
     def finish(self, prepared: Prepared, rows: Logits, ends: Callable[[int], bool]) -> Round:
         """Walk and keep, once the tree of ``prepare`` is decoded; ``learn`` comes next.
 
         Args:
             rows: logits of the tree's nodes.
-            ends: as for ``step``.
+            ends: called with every picked token; says whether the text ends with it.
         """
         target, draft, tree = self._target, prepared.draft, prepared.tree
         # Since the decode other texts may have been finished.

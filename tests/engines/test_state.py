@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import Case
 from random_choices import RandomChoices
+from speculator_replies import step
 from table_model import TableModel
 
 from edge_spec.engines.llama.context import LlamaModel
@@ -85,7 +86,7 @@ def test_after_every_round_all_state_agrees_with_the_text(cases: st.SearchStrate
         check_speculator(speculator, seen)
         while len(speculator.text) < case.n_ctx:
             most = case.n_ctx - len(speculator.text) - 1
-            done = speculator.step(chance.randint(0, 8), most, lambda token: token == case.end)
+            done = step(speculator, min(chance.randint(0, 8), most), lambda token: token == case.end)
             assert 1 <= len(done.tokens) <= len(done.drafted) + 1
             assert len(done.drafted) == 0 or sum(done.drafted) < done.n_rows
             check_speculator(speculator, seen)
@@ -126,7 +127,7 @@ def test_a_second_text_finds_no_trace_of_the_first(cases: st.SearchStrategy[Any]
             check_speculator(speculator, Counter())
             for _ in range(6):
                 if len(speculator.text) < case.n_ctx:
-                    speculator.step(4, case.n_ctx - len(speculator.text) - 1, lambda token: False)
+                    step(speculator, min(4, case.n_ctx - len(speculator.text) - 1))
                     check_speculator(speculator, Counter())
         n = min(len(used.text), len(fresh.text))
         assert used.text[:n] == fresh.text[:n]
@@ -238,7 +239,7 @@ def test_after_every_round_positions_and_sequences_agree_with_the_text(
     speculator = Speculator(target, drafter)
     speculator.begin(prompt, Sampler(sampling, prompt), reuse=False)
     for _ in range(8):
-        speculator.step(9, chance.randint(0, 9), lambda token: False)
+        step(speculator, chance.randint(0, 9))
         assert target.n_past < len(speculator.text)
         check_cache(target, target.n_past)
         if mode in ("sequence", "tree"):

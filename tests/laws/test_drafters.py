@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from speculator_replies import step
 from table_model import TableModel, random_table
 
 from edge_spec.errors import SettingsError
@@ -142,7 +143,7 @@ def test_a_model_that_is_the_target_is_always_right() -> None:
         speculator = Speculator(target, ModelDrafter(TableModel(TABLE)))
         speculator.begin([3], Sampler(sampling, [3]), reuse=False)
         for _ in range(30):
-            assert len(speculator.step(4, 4, lambda token: False).tokens) == 5
+            assert len(step(speculator, 4).tokens) == 5
 
 
 def test_sharing_the_noise_guesses_better_than_the_likeliest_token() -> None:
@@ -165,7 +166,7 @@ def test_a_drafter_decodes_each_token_once() -> None:
     speculator.begin([3], Sampler(SAMPLING, [3]), reuse=False)
     for _ in range(10):
         model.widths.clear()
-        speculator.step(4, 4, lambda token: False)
+        step(speculator, 4)
         assert len(model.widths) == 4
         assert model.widths[1:] == [1, 1, 1]
         assert model.widths[0] <= 2

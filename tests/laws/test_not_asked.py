@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 
 import pytest
+from speculator_replies import step
 from table_model import TableModel, random_table
 
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -50,7 +51,7 @@ def written(drafter: Drafter, n: int) -> Speculator:
     speculator = Speculator(TableModel(TABLE, n_ctx=4096), drafter)
     speculator.begin(PROMPT, Sampler(SAMPLING, PROMPT), reuse=False)
     for _ in range(n):
-        speculator.step(9, 9, lambda token: False)
+        step(speculator, 9)
     return speculator
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from speculator_replies import reply_of
+from speculator_replies import reply_of, step
 from table_model import TableModel, random_table
 
 from edge_spec.engines.places import Places
@@ -147,7 +147,7 @@ def test_drafts_are_as_long_as_can_be_taken_back(n_snapshots: int) -> None:
     prompt = [3, 4]
     speculator.begin(prompt, Sampler(SamplerSettings(temperature=0.0), prompt), reuse=False)
     speculator.read()
-    done = speculator.step(9, 9, lambda token: False)
+    done = step(speculator, 9)
     assert done.n_rows == n_snapshots + 1
 
 
