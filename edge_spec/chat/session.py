@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from edge_spec.chat.answer import Answer
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.chat.tokenization import ConversationTokenizer
 from edge_spec.errors import BudgetExceeded, NoChatTemplate, PromptError, Sentence, SettingsError, UnfinishedReply
+from edge_spec.generation.context import Context, Notice
 from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import SuspendedCaches
+from edge_spec.generation.writing import Writing
 from edge_spec.options import refuse_unknown
+from edge_spec.sampling import Sampler
+from edge_spec.speculation.loop import Speculator
 
 __all__ = ["ChatKeywords", "ChatSession"]
 
 StrPath = str | os.PathLike[str]
+
+_READ_AGAIN = "the conversation is read again; what follows may differ where two tokens are equally likely"
 
 
 class ChatKeywords(AnswerKeywords, total=False):
@@ -288,10 +293,6 @@ class ChatSession:
         if caches is not None:
             self._model.texts.suspend(self, caches)
 
-    def answered(self, conversation: Conversation) -> None:
-        """Take over the conversation with the answer that a reply has written; called by the reply."""
-        self._conversation = conversation
-
     def _last_reply(self) -> Reply | None:
         return self._reply() if self._reply is not None else None
 
@@ -316,7 +317,7 @@ class ChatSession:
         self, asked: Conversation, message: Message, written: tuple[int, ...], options: Mapping[str, Any]
     ) -> Reply:
         """Return the reply that writes, or continues, the answer to the last question of a conversation."""
-        chosen, answer = {**self._options, **options}, Answer(self, asked, message)
+        chosen, answer = {**self._options, **options}, _Answer(self, asked, message)
         refuse_unknown(chosen, ANSWER_OPTIONS)
         reply = self._model.reply(
             asked.tokens,
@@ -331,3 +332,75 @@ class ChatSession:
         self._conversation = asked
         self._reply = weakref.ref(reply)
         return reply
+
+
+class _Answer(Context):
+    """Moves the window while the answer to a conversation's last question is written, and then keeps the answer.
+
+    However the reply ends, what was written becomes the answer: it is also the reply's ``Recorder``.
+
+    Args:
+        session: whose caches are resumed for it.
+        conversation: as it is with the question.
+        message: what the reply completes.
+    """
+
+    def __init__(self, session: ChatSession, conversation: Conversation, message: Message) -> None:
+        self.session: ChatSession = session
+        self._conversation = conversation
+        self._message = message
+        self._window = conversation.window
+        # Once the answer is being written. Before, the models may still have that of another reply.
+        self._sampler: Sampler | None = None
+        self.shares = not self._window.n_forgotten
+
+    def require_room(self, n_tokens: int, n_ctx: int) -> None:
+        self._window.fit(n_tokens, n_ctx)
+
+    def begin(
+        self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
+    ) -> None:
+        window = self._window
+        if not resumed:
+            speculator.forget()
+            if self.session.was_read:
+                notice(_READ_AGAIN)
+        self.session.was_read = True
+        start = window.fit(len(text), speculator.model.n_ctx)
+        if start is not None:
+            self._move(speculator, start, notice)
+        speculator.begin(window.seen(text), sampler, reuse=True)
+        # Last: after a cancel before this line, all of it is done once more.
+        sampler.forget(window.n_forgotten)
+        self._sampler = sampler
+
+    def make_room(self, speculator: Speculator, notice: Notice) -> bool:
+        n_tokens = len(speculator.text) + self._window.n_forgotten
+        self._move(speculator, self._window.next_start(n_tokens, speculator.model.n_ctx), notice)
+        return True
+
+    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+        return self._window.head + n_ctx // 8 < n_ctx
+
+    def notice(self, sentence: str) -> None:
+        self.session.on_notice(sentence)
+
+    def ended(self, reply: Writing) -> None:
+        message = replace(
+            self._message,
+            content=reply.content,
+            finish_reason=reply.finish_reason or "cancelled",
+            drawn=reply.drawn,
+            statistics={**reply.statistics.speculation(), **reply.statistics.timings()},
+        )
+        tokens = (*reply.prompt, *reply.token_ids)
+        self.session._conversation = self._conversation.answered(message, tokens, self._window)
+
+    def _move(self, speculator: Speculator, start: int, notice: Notice) -> None:
+        head, forgotten = self._window.head, start - self._window.start
+        if head + forgotten < len(speculator.text):
+            speculator.cut(head, head + forgotten)
+        self._window.start, self.shares = start, False
+        if self._sampler is not None:
+            self._sampler.forget(forgotten)
+        notice(f"the context is full: the model no longer sees the oldest {forgotten} tokens")
