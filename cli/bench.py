@@ -61,74 +61,59 @@ def command(**values: Any) -> int:
     modes = modes_of(values["modes"], arguments)
     if values["modes"] is None:
         modes.insert(0, "auto")
-    timing = _Timing(values, prompts, ["off", *(mode for mode in modes if mode != "off")], arguments)
-    return interruptible(lambda: timing.run(asked), lambda: False)
+    modes = ["off", *(mode for mode in modes if mode != "off")]
+    return interruptible(lambda: _time(values, prompts, modes, arguments, asked), lambda: False)
 
 
-class _Timing:
-    """Times modes and shows how fast they are.
+def _time(
+    values: Mapping[str, Any],
+    prompts: Sequence[Prompt],
+    modes: Sequence[str],
+    arguments: Mapping[str, Any],
+    asked: Mapping[str, Any],
+) -> int:
+    """Time modes and show how fast they are; returns the exit code.
 
     Args:
         values: the options.
-        prompts: what is replied to.
         modes: in this order; the first is ``off``.
         arguments: of ``load``, besides the mode.
+        asked: options of the replies.
     """
+    from rich.progress import Progress
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        prompts: Sequence[Prompt],
-        modes: Sequence[str],
-        arguments: Mapping[str, Any],
-    ) -> None:
-        self._values, self._prompts, self._modes, self._arguments = values, prompts, modes, arguments
-        self._about: dict[str, Any] = {"model": name_of(values["model"]), "processor": describe().processor}
+    about: dict[str, Any] = {"model": name_of(values["model"]), "processor": describe().processor}
 
-    def run(self, asked: Mapping[str, Any]) -> int:
-        """Time and print; returns the exit code.
+    def opened(mode: str, console: Console) -> TextModel:
+        model = load(**arguments, speculation=mode)
+        sampling = _sampling_of(model, asked)
+        about.update(engine=model.profile.engine, profile=model.profile.name, sampling=sampling)
+        for note in model.notes:
+            line = f"edge-spec: note: {mode}: {one_line(in_options(note))}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        return model
 
-        Args:
-            asked: options of the replies.
-        """
-        speeds = self._timed(asked)
-        if self._values["as_json"]:
-            for speed in speeds:
-                print_json(vars(speed))
-            print_json({"verdict": {**self._about, **verdict_of(speeds).as_json()}})
-        else:
-            show_speeds(speeds, self._about, n_replies=len(self._prompts) * self._values["rounds"])
-        return 0
-
-    def _timed(self, asked: Mapping[str, Any]) -> list[Speed]:
-        from rich.progress import Progress
-
-        values, prompts = self._values, self._prompts
-        is_hidden = values["as_json"] or not sys.stderr.isatty()
-        with Progress(console=progress_console(), transient=True, disable=is_hidden) as progress:
-            task = progress.add_task("writing", total=len(self._modes) * (1 + values["rounds"] * len(prompts)))
-            speeds = bench(
-                lambda mode: self._opened(mode, asked, progress.console),
+    is_hidden = values["as_json"] or not sys.stderr.isatty()
+    with Progress(console=progress_console(), transient=True, disable=is_hidden) as progress:
+        task = progress.add_task("writing", total=len(modes) * (1 + values["rounds"] * len(prompts)))
+        speeds = list(
+            bench(
+                lambda mode: opened(mode, progress.console),
                 [prompt.text for prompt in prompts],
-                modes=self._modes,
+                modes=modes,
                 categories=[prompt.category for prompt in prompts],
                 rounds=values["rounds"],
                 on_run=lambda: progress.advance(task),
                 **asked,
             )
-            return list(speeds)
-
-    def _opened(self, mode: str, asked: Mapping[str, Any], console: Console) -> TextModel:
-        model = load(**self._arguments, speculation=mode)
-        self._about |= {
-            "engine": model.profile.engine,
-            "profile": model.profile.name,
-            "sampling": _sampling_of(model, asked),
-        }
-        for note in model.notes:
-            line = f"edge-spec: note: {mode}: {one_line(in_options(note))}"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        return model
+        )
+    if values["as_json"]:
+        for speed in speeds:
+            print_json(vars(speed))
+        print_json({"verdict": {**about, **verdict_of(speeds).as_json()}})
+    else:
+        show_speeds(speeds, about, n_replies=len(prompts) * values["rounds"])
+    return 0
 
 
 def _sampling_of(model: TextModel, given: Mapping[str, Any]) -> dict[str, Any]:
