@@ -13,11 +13,11 @@ from edge_spec.model import TextModel
 from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.fields import ChatFields, ReplyFields
 from edge_spec.server.formats import (
-    Envelope,
     Told,
     chat_logprobs,
     completion_logprobs,
     ending,
+    envelope,
     json_of,
     token_events,
     usage,
@@ -168,7 +168,7 @@ class Prepared:
         kind = ChatChoice if isinstance(asked, ChatFields) else CompletionChoice
         self.choices: list[Choice] = [kind(job, model, number) for number in range(len(job.prompts) * job.n)]
         self.model = model
-        self.envelope = Envelope(kind.kind_of_chunk if asked.stream else kind.kind, kind.prefix, name, model)
+        self.envelope = envelope(kind.kind_of_chunk if asked.stream else kind.kind, kind.prefix, name, model)
 
 
 async def whole(work: Work, prepared: Prepared) -> list[bytes | bytearray]:
@@ -176,7 +176,7 @@ async def whole(work: Work, prepared: Prepared) -> list[bytes | bytearray]:
     async for number, batch in work:
         work.kept.grow(prepared.choices[number].keep(batch))
     usage, own = _usage(work, prepared.job), _own_fields(work, prepared)
-    pieces: list[bytes | bytearray] = [json_of(prepared.envelope.holding(None, usage=usage, edge_spec=own))[:-1]]
+    pieces: list[bytes | bytearray] = [json_of({**prepared.envelope, "usage": usage, "edge_spec": own})[:-1]]
     for number, (choice, answer) in enumerate(zip(prepared.choices, work.answers, strict=True)):
         pieces.append(b"," if number else b',"choices":[')
         pieces += choice.whole(_ended(answer))
@@ -185,7 +185,7 @@ async def whole(work: Work, prepared: Prepared) -> list[bytes | bytearray]:
 
 async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
     """Yield the response in chunks; several replies take turns."""
-    envelope, include_usage = prepared.envelope, prepared.includes_usage
+    common, include_usage = prepared.envelope, prepared.includes_usage
     # As OpenAI does: with a usage at the end the other chunks say that they have none.
     more: dict[str, Any] = {"usage": None} if include_usage else {}
     begun: set[int] = set()
@@ -195,9 +195,10 @@ async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]
         begun.add(number)
         found += choice.chunk(batch) if batch else choice.ended(_ended(work.answers[number]))
         for each in found:
-            yield envelope.holding([each], **more)
+            yield {**common, "choices": [each], **more}
     if include_usage:
-        yield envelope.holding([], usage=_usage(work, prepared.job), edge_spec=_own_fields(work, prepared))
+        usage, own = _usage(work, prepared.job), _own_fields(work, prepared)
+        yield {**common, "choices": [], "usage": usage, "edge_spec": own}
 
 
 def _ended(answer: Reply) -> Reply:

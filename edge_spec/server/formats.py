@@ -12,34 +12,28 @@ from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 
-__all__ = ["Envelope", "Told", "chat_logprobs", "completion_logprobs", "ending", "json_of", "token_events", "usage"]
+__all__ = ["Told", "chat_logprobs", "completion_logprobs", "ending", "envelope", "json_of", "token_events", "usage"]
 
 Spelling = Callable[[int], bytes]
 """The bytes of a token."""
 
 
-class Envelope:
-    """What all objects of one response have in common.
+def envelope(kind: str, prefix: str, name: str, model: TextModel) -> dict[str, Any]:
+    """Return what all objects of one response have in common.
 
     Args:
         kind: the ``object`` that they are.
         prefix: what their id begins with.
         name: what clients call the model.
     """
-
-    def __init__(self, kind: str, prefix: str, name: str, model: TextModel) -> None:
-        self._common = {
-            "id": f"{prefix}-{secrets.token_hex(12)}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": name,
-            # Equal fingerprints, prompts, settings and seeds give equal text.
-            "system_fingerprint": model.profile.name,
-        }
-
-    def holding(self, choices: Sequence[dict[str, Any]] | None, **more: Any) -> dict[str, Any]:
-        """Return an object with these choices; None where they are added to its text."""
-        return {**self._common, **({"choices": choices} if choices is not None else {}), **more}
+    return {
+        "id": f"{prefix}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": name,
+        # Equal fingerprints, prompts, settings and seeds give equal text.
+        "system_fingerprint": model.profile.name,
+    }
 
 
 _TOLD = ("logprobs", "token_events")
