@@ -11,7 +11,17 @@
 #include "half.h"
 #include "layout.h"
 
-enum { PARTS = ER_LANES / WIDTH, VALUE_VECS = 4, TILES_AHEAD = 4, VALUE_TILES_AHEAD = 128 };
+enum {
+    PARTS = ER_LANES / WIDTH,
+    VALUE_VECS = 4,
+    MOST_VALUE_QUERIES = 4, /* of any variant */
+    LINE_BYTES = 64,
+    /* Memory is asked for line by line, as much later as computing so many bytes takes: a whole tile at once would keep
+     * what is needed next waiting. */
+    BYTES_AHEAD = 8192,
+    /* Finding the page of a tile takes longer than that. */
+    PAGES_AHEAD = 8,
+};
 
 static bool runs_here(void) { return RUNS_HERE; }
 
@@ -50,15 +60,21 @@ ER_INLINE size_t cell_of(const er_text *t, size_t place) {
 /* Which node of its text row r is. */
 ER_INLINE size_t node_of(const er_text *t, size_t r) { return t->n_pending - t->n_rows + r - t->first_row; }
 
-/* Asks for tiles [first, last) of a list that ends before place `end`, except where one lies behind the tile before it:
- * processors expect that. */
-ER_INLINE void ask_for_tiles(const int32_t *tiles, size_t first, size_t last, size_t end, const void *base, size_t hd,
-                             bool f16) {
-    const size_t bytes = ER_LANES * hd * (f16 ? sizeof(uint16_t) : sizeof(float));
-    for (; first < last && first * ER_LANES < end; first++)
-        if (first > 0 && tiles[first] != tiles[first - 1] + 1)
-            for (size_t at = 0; at < bytes; at += 64)
-                ER_PREFETCH_FAR((const char *)base + (size_t)tiles[first] * bytes + at);
+/* How many tiles ahead memory is asked for. */
+ER_INLINE size_t tiles_ahead(size_t hd, bool f16) {
+    const size_t tile_bytes = ER_LANES * hd * (f16 ? sizeof(uint16_t) : sizeof(float));
+    return (BYTES_AHEAD + tile_bytes - 1) / tile_bytes;
+}
+
+/* The numbers of a tile. */
+ER_INLINE const void *tile_at(const void *base, int32_t tile, size_t hd, bool f16) {
+    return offset(base, (size_t)tile * ER_LANES * hd, f16);
+}
+
+/* Asks for n numbers. */
+ER_INLINE void ask_for(const void *base, size_t n, bool f16) {
+    for (size_t at = 0; at < n * (f16 ? sizeof(uint16_t) : sizeof(float)); at += LINE_BYTES)
+        ER_PREFETCH((const char *)base + at);
 }
 
 static void store(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows) {
@@ -87,15 +103,18 @@ static void store(const er_attention *a, size_t kv_head, size_t first_row, size_
     }
 }
 
-/* Scores of n queries, [n, head_dim], for the 16 cells of a tile; query i's go to scores + i * stride. */
-ER_INLINE void score_tile(int n, const float *queries, size_t hd, const void *tile, bool f16, float *scores,
-                          size_t stride) {
+/* Scores of n queries, [n, head_dim], for the 16 cells of a tile; query i's go to scores + i * stride. Asks for the tile
+ * `soon` meanwhile, unless it is NULL. */
+ER_INLINE void score_tile(int n, const float *queries, size_t hd, const void *tile, const void *soon, bool f16,
+                          float *scores, size_t stride) {
     vec sums[SCORE_QUERIES][PARTS];
     for (int i = 0; i < n; i++)
         for (int p = 0; p < PARTS; p++)
             sums[i][p] = SET1(0.0f);
     for (size_t d = 0; d < hd; d++) {
         vec key[PARTS];
+        if (soon != NULL && d % 2 == 0)
+            ask_for(offset(soon, d * ER_LANES, f16), 2 * ER_LANES, f16);
         for (int p = 0; p < PARTS; p++)
             key[p] = load(tile, d * ER_LANES + (size_t)p * WIDTH, f16);
         for (int i = 0; i < n; i++) {
@@ -109,18 +128,20 @@ ER_INLINE void score_tile(int n, const float *queries, size_t hd, const void *ti
             STORE(scores + (size_t)i * stride + p * WIDTH, sums[i][p]);
 }
 
-ER_INLINE void score(int n, const float *queries, size_t hd, const void *tile, bool f16, float *scores,
-                     size_t stride) {
-    for (; n >= SCORE_QUERIES; n -= SCORE_QUERIES, queries += SCORE_QUERIES * hd, scores += SCORE_QUERIES * stride)
-        score_tile(SCORE_QUERIES, queries, hd, tile, f16, scores, stride);
+ER_INLINE void score(int n, const float *queries, size_t hd, const void *tile, const void *soon, bool f16,
+                     float *scores, size_t stride) {
+    for (; n >= SCORE_QUERIES; n -= SCORE_QUERIES, queries += SCORE_QUERIES * hd, scores += SCORE_QUERIES * stride) {
+        score_tile(SCORE_QUERIES, queries, hd, tile, soon, f16, scores, stride);
+        soon = NULL;
+    }
     if (n >= 4 && SCORE_QUERIES > 4) {
-        score_tile(4, queries, hd, tile, f16, scores, stride);
-        n -= 4, queries += 4 * hd, scores += 4 * stride;
+        score_tile(4, queries, hd, tile, soon, f16, scores, stride);
+        n -= 4, queries += 4 * hd, scores += 4 * stride, soon = NULL;
     }
     switch (n) {
-    case 3: score_tile(3, queries, hd, tile, f16, scores, stride); break;
-    case 2: score_tile(2, queries, hd, tile, f16, scores, stride); break;
-    case 1: score_tile(1, queries, hd, tile, f16, scores, stride); break;
+    case 3: score_tile(3, queries, hd, tile, soon, f16, scores, stride); break;
+    case 2: score_tile(2, queries, hd, tile, soon, f16, scores, stride); break;
+    case 1: score_tile(1, queries, hd, tile, soon, f16, scores, stride); break;
     }
 }
 
@@ -166,25 +187,27 @@ static float softmax(float *scores, size_t from, size_t n, const float *sink) {
 }
 
 /* Adds the values of places [from, to) of a text to n outputs, for vecs * WIDTH of their numbers. The first weight is
- * that of place `from`. Asks for tiles ahead, if so wished, where they have not been asked for with the keys. */
-ER_INLINE void add_values(int n, int vecs, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from,
-                          size_t to, const float *weights, size_t stride, float *const *outs, size_t d,
-                          bool asks) {
-    vec sums[VALUE_QUERIES][VALUE_VECS];
+ * that of place `from`. */
+ER_INLINE void add_numbers(int n, int vecs, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from,
+                           size_t to, const float *weights, size_t stride, float *const *outs, size_t d) {
+    const size_t last_tile = (to - 1) / ER_LANES, ahead = tiles_ahead(hd, f16);
+    vec sums[MOST_VALUE_QUERIES][VALUE_VECS];
     for (int i = 0; i < n; i++)
         for (int v = 0; v < vecs; v++)
             sums[i][v] = LOAD(outs[i] + d + (size_t)v * WIDTH);
     while (from < to) {
         const size_t lane = from % ER_LANES, left = to - from, rest = ER_LANES - lane;
-        const size_t some = left < rest ? left : rest;
-        size_t at = ((size_t)tiles[from / ER_LANES] * ER_LANES + lane) * hd + d;
-        const size_t ahead = from / ER_LANES + TILES_AHEAD;
-        if (asks && ahead >= VALUE_TILES_AHEAD)
-            ask_for_tiles(tiles, ahead, ahead + 1, to, values, hd, f16);
-        for (size_t j = 0; j < some; j++, at += hd) {
+        const size_t some = left < rest ? left : rest, here = from / ER_LANES, at = lane * hd + d;
+        const void *value_at = offset(tile_at(values, tiles[here], hd, f16), at, f16);
+        const void *soon = here + ahead <= last_tile ? tile_at(values, tiles[here + ahead], hd, f16) : NULL;
+        if (here + PAGES_AHEAD <= last_tile)
+            ER_PREFETCH(offset(tile_at(values, tiles[here + PAGES_AHEAD], hd, f16), d, f16));
+        for (size_t j = 0; j < some; j++) {
             vec value[VALUE_VECS];
+            if (soon != NULL)
+                ask_for(offset(soon, at + j * hd, f16), (size_t)vecs * WIDTH, f16);
             for (int v = 0; v < vecs; v++)
-                value[v] = load(values, at + (size_t)v * WIDTH, f16);
+                value[v] = load(value_at, j * hd + (size_t)v * WIDTH, f16);
             for (int i = 0; i < n; i++) {
                 const vec w = SET1(weights[(size_t)i * stride + j]);
                 for (int v = 0; v < vecs; v++)
@@ -199,25 +222,25 @@ ER_INLINE void add_values(int n, int vecs, const void *values, bool f16, size_t 
             STORE(outs[i] + d + (size_t)v * WIDTH, sums[i][v]);
 }
 
+ER_INLINE void add_values(int n, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from, size_t to,
+                          const float *weights, size_t stride, float *const *outs) {
+    size_t d = 0;
+    for (; d + VALUE_VECS * WIDTH <= hd; d += VALUE_VECS * WIDTH)
+        add_numbers(n, VALUE_VECS, values, f16, hd, tiles, from, to, weights, stride, outs, d);
+    for (; d < hd; d += WIDTH)
+        add_numbers(n, 1, values, f16, hd, tiles, from, to, weights, stride, outs, d);
+}
+
 ER_INLINE void add(int n, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from, size_t to,
                    const float *weights, size_t stride, float *const *outs) {
     if (from >= to)
         return;
-    for (int i = 0; i < n;) {
-        const int left = n - i, at_once = left >= VALUE_QUERIES ? VALUE_QUERIES : 1;
-        const float *w = weights + (size_t)i * stride;
-        size_t d = 0;
-        for (; d + VALUE_VECS * WIDTH <= hd; d += VALUE_VECS * WIDTH)
-            if (at_once == VALUE_QUERIES)
-                add_values(VALUE_QUERIES, VALUE_VECS, values, f16, hd, tiles, from, to, w, stride, outs + i, d,
-                           i + d == 0);
-            else
-                add_values(1, VALUE_VECS, values, f16, hd, tiles, from, to, w, stride, outs + i, d, i + d == 0);
-        for (; d < hd; d += WIDTH)
-            for (int k = 0; k < at_once; k++)
-                add_values(1, 1, values, f16, hd, tiles, from, to, w + (size_t)k * stride, stride, outs + i + k, d,
-                           false);
-        i += at_once;
+    for (; n >= VALUE_QUERIES; n -= VALUE_QUERIES, weights += VALUE_QUERIES * stride, outs += VALUE_QUERIES)
+        add_values(VALUE_QUERIES, values, f16, hd, tiles, from, to, weights, stride, outs);
+    switch (n) {
+    case 3: add_values(3, values, f16, hd, tiles, from, to, weights, stride, outs); break;
+    case 2: add_values(2, values, f16, hd, tiles, from, to, weights, stride, outs); break;
+    case 1: add_values(1, values, f16, hd, tiles, from, to, weights, stride, outs); break;
     }
 }
 
@@ -284,20 +307,20 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
                 path[place] = node;
             direct = t->n_text / ER_LANES * ER_LANES;
         }
-        /* Keys of some tiles ahead, and the first values, which are needed when all scores are there. Queries after the
-         * first ones find both in a cache. */
-        const size_t first_tile = j / ER_LANES, asked = done == 0 ? direct : 0;
-        ask_for_tiles(t->tiles, first_tile, first_tile + TILES_AHEAD, asked, keys, hd, f16);
-        for (; j < direct; j += ER_LANES) {
-            const size_t here = j / ER_LANES;
-            ask_for_tiles(t->tiles, here + TILES_AHEAD, here + TILES_AHEAD + 1, asked, keys, hd, f16);
-            if (here < first_tile + VALUE_TILES_AHEAD)
-                ask_for_tiles(t->tiles, here, here + 1, asked, values, hd, f16);
-            score((int)n, queries, hd, offset(keys, cell_of(t, j) * hd, f16), f16, scores + j, stride);
+        /* After the keys come the values. */
+        const size_t first_tile = j / ER_LANES, n_tiles = direct / ER_LANES, ahead = tiles_ahead(hd, f16);
+        for (size_t here = first_tile; here < n_tiles; here++, j += ER_LANES) {
+            const size_t next = here + ahead, of_values = first_tile + next - n_tiles;
+            const void *soon = next < n_tiles        ? tile_at(keys, t->tiles[next], hd, f16)
+                               : of_values < n_tiles ? tile_at(values, t->tiles[of_values], hd, f16)
+                                                     : NULL;
+            if (here + PAGES_AHEAD < n_tiles)
+                ER_PREFETCH(tile_at(keys, t->tiles[here + PAGES_AHEAD], hd, f16));
+            score((int)n, queries, hd, tile_at(keys, t->tiles[here], hd, f16), soon, f16, scores + j, stride);
         }
         for (; j < longest; j += ER_LANES) {
             gather_keys(t, hd, keys, f16, path, j, longest, tile);
-            score((int)n, queries, hd, tile, f16, scores + j, stride);
+            score((int)n, queries, hd, tile, NULL, f16, scores + j, stride);
         }
         float over_total[ER_LANES];
         for (size_t i = 0; i < n; i++) {

@@ -21,12 +21,9 @@
 #if defined(__GNUC__)
 #define ER_UNROLL _Pragma("GCC unroll 16")
 #define ER_PREFETCH(address) __builtin_prefetch(address)
-/* Into a cache that holds more, and has more requests under way. */
-#define ER_PREFETCH_FAR(address) __builtin_prefetch(address, 0, 2)
 #else
 #define ER_UNROLL
 #define ER_PREFETCH(address) ((void)(address))
-#define ER_PREFETCH_FAR(address) ((void)(address))
 #endif
 
 #if defined(__x86_64__) || (defined(_M_X64) && !defined(_M_ARM64EC))
