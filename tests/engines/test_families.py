@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
-from families import FAMILIES, FLOAT_KINDS
+from compared_logits import swapped
+from families import EXPERT_FAMILIES, FAMILIES, FLOAT_KINDS
 from float_networks import float_logits
 from gguf_files import N_VOCAB, write_gguf
 
@@ -15,6 +20,7 @@ from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
+from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, Kind
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
@@ -92,3 +98,78 @@ def test_what_a_family_does_not_have_is_left_to_llama_cpp(tmp_path: Path, made: 
     path = write_gguf(tmp_path / "model.gguf", **made)
     with pytest.raises(UnsupportedModel, match=named):
         transcribe(inspect(path), tmp_path / "cache")
+
+
+# --- every setting and every tensor matters
+
+
+MADE = (*FAMILIES.values(), *EXPERT_FAMILIES.values())
+PERMITS = {"biases", "ignored", "other_layers", "required", "yarn_settings"}
+"""What an architecture says that changes no sum."""
+
+
+def other_facts(made: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every setting of a model, with another value."""
+    positions = {} if "rope.scaling.finetuned" in made.get("extra", {}) else {"rope.freq_base": 1e4}
+    for name, value in ({"attention.layer_norm_rms_epsilon": 1e-2} | positions | made.get("extra", {})).items():
+        if name.endswith("feed_forward_length"):
+            continue  # Tensors say it, too.
+        if isinstance(value, bool | str):
+            yield name, "none" if isinstance(value, str) else not value
+        elif value:
+            yield name, value + value // 2 if isinstance(value, int) else value / 2
+
+
+def pairs_of(path: Path) -> Iterator[tuple[str, str]]:
+    """Pairs of tensors of one shape in which every tensor of the first layer, or of none, occurs."""
+    shapes: dict[tuple[int, ...], list[str]] = {}
+    for tensor in gguf.GGUFReader(path).tensors:
+        if not tensor.name.startswith("blk.") or tensor.name.startswith("blk.0."):
+            shapes.setdefault(tuple(tensor.shape), []).append(tensor.name)
+    for names in shapes.values():
+        alone = [(names[0], names[0].replace("blk.0.", "blk.1."))] if names[0].startswith("blk.") else []
+        yield from pairwise(names) if len(names) > 1 else alone
+
+
+def logits_of(path: Path, folder: Path) -> Rows | None:
+    """Our logits; None if the model is refused."""
+    try:
+        source = transcribe(inspect(path), folder)
+    except UnsupportedModel:
+        return None
+    settings = ModelSettings(n_ctx=96, n_threads=1, trees=True)
+    model, _ = open_onnx(source, settings, file="x", cache_dir=None)
+    rows = rows_of(model, [8])
+    model.close()
+    return rows
+
+
+@needs_kernels
+@pytest.mark.parametrize("architecture", sorted({made["architecture"] for made in MADE}))
+def test_whatever_is_changed_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
+    """What the comparisons of logits are worth: they fail with each of these, or the model is refused."""
+    kind = ARCHITECTURES[architecture]
+    flags = {each.name: each.default for each in fields(Kind) if each.name not in PERMITS}
+    flags = {name: value for name, value in flags.items() if getattr(kind, name) != value}
+    unseen, seen_flags = [], set()
+    for number, made in enumerate(made for made in MADE if made["architecture"] == architecture):
+        right, wrong = tmp_path / f"{number}.gguf", tmp_path / "wrong.gguf"
+        exact = float_logits(write_gguf(right, kinds=FLOAT_KINDS, **made), TEXT)[4:]
+
+        def is_seen(path: Path, what: str, exact: Rows = exact, number: int = number) -> bool:
+            rows = logits_of(path, tmp_path / f"{number} {what}")
+            return rows is None or apart(rows, exact) > 1e-3
+
+        for name, value in other_facts(made):
+            changed = made | {"extra": made.get("extra", {}) | {name: value}}
+            if not is_seen(write_gguf(wrong, kinds=FLOAT_KINDS, **changed), name):
+                unseen.append(name)
+        for one, other in pairs_of(right):
+            write_gguf(wrong, kinds=FLOAT_KINDS, **made)
+            if not is_seen(swapped(wrong, {one: other}), f"{one}, {other}"):
+                unseen.append(f"{one} and {other}")
+        for name, value in flags.items():
+            with monkeypatch.context() as patch:
+                patch.setitem(ARCHITECTURES, architecture, replace(kind, **{name: value}))
+                seen_flags |= {name} if is_seen(right, name) else set()
+    assert (unseen, flags.keys() - seen_flags) == ([], set())
