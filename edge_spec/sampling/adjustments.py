@@ -103,12 +103,12 @@ _LARGEST_LOG = 88.7228391
 
 def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Breakers) -> dict[int, float]:
     """Return what is subtracted from the logits of tokens that would continue a repetition of the end of ``text``."""
-    window = settings.dry_penalty_window
-    # Reversed: the end of the text comes first.
-    recent = list(text if window < 0 else text[max(0, len(text) - window) :])[::-1]
-    n, allowed = len(recent), settings.dry_allowed_length
-    if n <= allowed:
+    window, allowed = settings.dry_penalty_window, settings.dry_allowed_length
+    first = 0 if window < 0 else max(0, len(text) - window)
+    if len(text) - first <= allowed or not (allowed < 2 or _has_pair(text, first)):
         return {}
+    # Reversed: the end of the text comes first.
+    recent = list(text[first:])[::-1]
     most = _until_breaker(recent, breakers)
     if most < allowed:
         return {}
@@ -128,6 +128,18 @@ def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Brea
             exponent = min(exponent, largest)
         penalties[token] = settings.dry_multiplier * settings.dry_base**exponent
     return penalties
+
+
+def _has_pair(text: Sequence[int], first: int) -> bool:
+    """Return whether the last two tokens stand side by side before, from ``first`` on: most often they do not."""
+    place, before, last = first, text[-2], text[-1]
+    while True:
+        try:
+            place = text.index(last, place + 1, len(text) - 1)
+        except ValueError:
+            return False
+        if text[place - 1] == before:
+            return True
 
 
 def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -126,8 +127,8 @@ class OnnxPool:
             raise
         for path, tree in drafts:
             path.pending = tree
-        ends = np.cumsum([len(part.tokens) for part in parts])
-        return np.split(rows, ends[:-1])
+        ends = [*accumulate(len(part.tokens) for part in parts)]
+        return [rows[first:end] for first, end in zip([0, *ends], ends, strict=False)]
 
     def prefill(self, texts: Sequence[tuple[Path, Sequence[int]]]) -> None:
         given = [(self._own(path), tokens) for path, tokens in texts]
@@ -486,12 +487,13 @@ class TranscribedModel(OnnxPath):
 
 def _numbers_of(parts: Sequence[Part]) -> npt.NDArray[np.int32]:
     """Return the graph's input ``tree``, see ``kernels/src/attention_operator.c``."""
-    numbers: list[npt.ArrayLike] = [[len(parts)]]
+    numbers = [len(parts)]
     for part in parts:
         n, tiles = part.n_pending, part.path.tiles.ids
-        numbers.append([part.path.n_past, n, len(part.tokens), len(tiles)])
-        numbers += [np.arange(-1, n - 1) if part.tree is None else part.tree.parents, tiles]
-    return np.concatenate(numbers).astype(np.int32)
+        numbers += (part.path.n_past, n, len(part.tokens), len(tiles))
+        numbers += range(-1, n - 1) if part.tree is None else part.tree.parents
+        numbers += tiles
+    return np.array(numbers, np.int32)
 
 
 def _chunks(texts: Sequence[tuple[OnnxPath, Sequence[int]]], settings: ModelSettings) -> Iterator[list[Part]]:
