@@ -261,7 +261,7 @@ def test_a_model_is_loaded_beside_an_event_loop(probe_cache: Path) -> None:
         assert text == model.generate("Tell me a story.", seed=3, max_tokens=20).read()
         info = model.info
     assert ticks > 10
-    assert {stage for stage, _, _ in told} == {"loading"}
+    assert {stage for stage, _, _ in told} - {"calibrating"} == {"loading"}
     assert ("loading", info.weight_bytes, info.weight_bytes) in told
     assert info.files == {"target": DEMO.target, "draft": DRAFTER, "intermediate": DEMO.intermediate}
     assert (info.name, info.title) == ("demo", inspect(DEMO.target).name)

@@ -108,7 +108,8 @@ class LoadKeywords(TypedDict, total=False):
         Progress,
         python_option(
             "Called with a stage, bytes done and bytes in all; at its end they are equal. The stages of a file are "
-            "`transcribing`, where it has to be transcribed first, and `loading`."
+            "`transcribing`, where it has to be transcribed first, `loading`, and `calibrating`, counted in trials, "
+            "when it is first run so."
         ),
     ]
     watch: Annotated[

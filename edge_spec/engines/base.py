@@ -32,7 +32,8 @@ from edge_spec.tokens.tokenizer import FileTokenizer
 __all__ = ["Engine", "Estimator", "HiddenRows", "ModelSettings", "OpenedModel", "Opener", "Progress", "installed"]
 
 Progress = Callable[[str, int, int], object]
-"""Called with a stage, ``transcribing`` or ``loading``, bytes done and bytes in all; at its end they are equal."""
+"""Called with a stage, ``transcribing`` or ``loading``, bytes done and bytes in all, or ``calibrating`` and trials; at
+its end they are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +143,12 @@ class Opener(ABC):
             DiskFull, ModelFileError: what has to be made for the file cannot be written.
         """
 
-    def _announce_probe(self, file: ModelFile, settings: ModelSettings) -> None:
+    def _announce_probe(self, file: ModelFile, settings: ModelSettings, done: int, total: int) -> None:
         """Say that a model is probed, if that takes a noticeable time, and that it is not repeated, if that is so."""
         if not settings.exact and file.n_params <= SMALL_PARAMS:
+            return
+        self._on_progress("calibrating", done, total)
+        if done:
             return
         if self._cache_dir is None:
             once = ""

@@ -20,6 +20,7 @@ from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BAD_RECORD, BackendError
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, NumericsProfile
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.tree import Tree
 
@@ -85,6 +86,7 @@ def probe(
     lone: bool = True,
     readings: Readings = _READINGS,
     company: bool = False,
+    on_probe: Callable[[int, int], object] = lambda done, total: None,
 ) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
@@ -101,44 +103,70 @@ def probe(
             code and most differences are hidden, as by rounding to 16 bits on the way.
         readings: where texts are read in every width.
         company: the cells may be a pool, and whether texts in company have the bits of each alone is not known.
+        on_probe: called with trials done, none at first, and the most that there may be; at the end they are equal.
     """
     max_rows = model.settings.max_rows
     # Any text will do, the same one every time; low ids can be control tokens.
     text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
+    reached = readings_in(model.n_ctx, readings.every)
+    n_steps = len(_WIDTHS) * len(reached) + 2 * len(readings.lone) + company * (len(_COMPANY) + _ROUNDS)
+    steps = _Steps(on_probe, 4 + n_steps if model.settings.exact else 1)
     rollback = how_far_back(model, text) if model.settings.exact else ANYWHERE * comes_back(model, text)
     max_rows = min(max_rows, rollback + 1)
     can = Capabilities(rollback=rollback, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
     model.capabilities = can
     if not model.settings.exact:
         # A drafter's rounding never reaches the text.
-        return _probe_drafter(model, text, readings.every[0][0])
+        found = _probe_drafter(model, text, readings.every[0][0])
+        steps.end()
+        return found
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
     seconds: dict[int, float] = {}
-    exact = _widths_alike(model, text, widths, readings, seconds, lone=lone or external)
+    exact, text = _widths_alike(model, text, widths, readings, seconds, lone=lone or external, step=steps.step)
     # More rows than the widest width would be outside the class.
     most = exact[-1] if exact else max_rows
-    model.capabilities = replace(can, takes_trees=False, widths=exact, max_rows=most)
-    reached = readings_in(model.n_ctx, readings.every)
+    capabilities = model.capabilities = replace(can, takes_trees=False, widths=exact, max_rows=most)
+    if exact and not external:
+        alike = _reads_alike(model, text, _deepest(model.n_ctx, readings.every), step=steps.step)
+        capabilities = replace(capabilities, reuse_step=int(alike))
+    # From the deepest on: the text is in the cache.
     trees = model.settings.trees and all(
-        _takes_trees(model, text, depth + n * third // 3) for depth, n in reached for third in range(3)
+        _takes_trees(model, text, depth + n * third // 3) for depth, n in reversed(reached) for third in (2, 1, 0)
     )
-    model.rollback(0)
-    capabilities = replace(model.capabilities, takes_trees=trees)
+    capabilities = replace(capabilities, takes_trees=trees)
     if external and exact:
         capabilities = _confirmed(model, capabilities, text, max_rows, single=lone)
         most = capabilities.max_rows
-    if exact and not external:
-        model.capabilities = capabilities
-        alike = _reads_alike(model, text, _deepest(model.n_ctx, readings.every))
-        capabilities = replace(capabilities, reuse_step=int(alike))
     if company:
-        in_company = bool(capabilities.reuse_step) and _keeps_company(model, text)
-        model.rollback(0)
+        in_company = bool(capabilities.reuse_step) and _keeps_company(model, text, step=steps.step)
         capabilities = replace(capabilities, in_company=in_company)
+    model.rollback(0)
+    steps.end()
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
         capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
     )
+
+
+class _Steps:
+    """Tells how many trials are done, none at first.
+
+    Args:
+        told: called with these and the most that there may be.
+    """
+
+    def __init__(self, told: Callable[[int, int], object], total: int) -> None:
+        self._told, self._done, self._total = told, 0, total
+        told(0, total)
+
+    def step(self) -> None:
+        """Tell that another one is done."""
+        self._done = min(self._done + 1, self._total - 1)
+        self._told(self._done, self._total)
+
+    def end(self) -> None:
+        """Tell that none is left."""
+        self._told(self._total, self._total)
 
 
 def _probe_drafter(model: Probed, text: Sequence[int], depth: int) -> ProbeResult:
@@ -168,57 +196,71 @@ def _widths_alike(
     seconds: dict[int, float],
     *,
     lone: bool,
-) -> tuple[int, ...]:
+    step: Callable[[], None],
+) -> tuple[tuple[int, ...], Sequence[int]]:
     """Widths from 1 or 2 on, without gaps, that leave the same rows and cells; the longer of the two runs.
 
     To compute three rows wherever one is wanted would cost more than identity is worth. None if no two of several are
-    alike: then drafts round.
+    alike: then drafts round. Also returns the text that is in the cache, read in chunks and in decodes of these widths.
     """
     runs = [tuple(widths[place:]) for place in range(min(2, len(widths)))]
     if not lone:
         runs[0] = runs[0][:1]
-    for place, (start, n) in enumerate(readings_in(model.n_ctx, readings.every)):
-        # Where a context has no room for as many tokens as are wanted, more texts are read.
-        for turn in range(1 if place else -(-readings.every[0][1] // n)):
-            ahead = [*text[turn:], *text[:turn]]
-            model.rollback(0)
-            model.prefill(ahead[:start])
-            left = {
-                width: _read(model, ahead, start, n, width, seconds, cells=place == 0)
-                for width in sorted({width for run in runs for width in run}, reverse=True)
-            }
-            runs = [_alike(run, left) for run in runs]
-            if place == 0:
-                runs = [_everywhere(model, ahead, start, run, left[run[0]].rows) for run in runs]
-    if len(runs[0]) > 1 and not _alike_besides(model, text, runs[0][:2], readings.lone, seconds):
-        runs[0] = runs[0][:1]
-    best = max(runs, key=lambda run: (len(run), -run[0]))
-    return best if len(best) > 1 or len(widths) == 1 else ()
-
-
-def _alike_besides(
-    model: Probed,
-    text: Sequence[int],
-    widths: tuple[int, ...],
-    readings: Sequence[_Reading],
-    seconds: dict[int, float],
-) -> bool:
-    """Return whether some widths leave the same in further readings, each of another text.
-
-    Where a context has no room for as many tokens as are wanted, more texts are read.
-    """
-    wanted, turn = sum(n for _, n in readings), 0
-    while wanted > 0:
-        for start, n in readings_in(model.n_ctx, readings):
-            turn += 1
-            first = _NEXT_TEXT * turn % len(text)
+    every = readings_in(model.n_ctx, readings.every)
+    besides = readings_in(model.n_ctx, readings.lone) if readings.lone else []
+    stretches = sorted([*((*each, False) for each in every), *((*each, True) for each in besides)])
+    # Where a context has no room for as many tokens as are wanted, more texts are read.
+    n_every = -(-readings.every[0][1] // every[0][1])
+    n_besides = -(-sum(n for _, n in readings.lone) // max(1, sum(n for _, n in besides)))
+    ahead = text
+    for turn in range(max(n_every, n_besides)):
+        first = _NEXT_TEXT * turn % len(text)
+        wanted = [each for each in stretches if (turn < n_besides and len(runs[0]) > 1) or not each[2]]
+        if turn >= n_every:
+            wanted = [each for each in wanted if each[2]]
+        if wanted:
             ahead = [*text[first:], *text[:first]]
             model.rollback(0)
-            model.prefill(ahead[:start])
-            if len({_read(model, ahead, start, n, width, seconds, cells=False) for width in widths}) > 1:
-                return False
-            wanted -= n
-    return True
+        for start, n, single in wanted:
+            if single and len(runs[0]) < 2:
+                continue
+            _read_on(model, ahead, start, runs[-1])
+            is_first = (start, n) == every[0] and not single
+            # Two rows are of every class, and so what they leave in the cache is like what it will be used with.
+            read = runs[0][:: 1 - len(runs[0])] if single else {width for run in runs for width in run}
+            left = dict[int, _Left]()
+            for width in sorted(read, key=lambda width: (width == 2, -width)):
+                left[width] = _read(model, ahead, start, n, width, seconds, cells=is_first)
+                step()
+            if single:
+                runs[0] = runs[0] if len(set(left.values())) == 1 else runs[0][:1]
+            else:
+                runs = [_alike(run, left) for run in runs]
+            if is_first:
+                runs = _everywhere(model, ahead, start, runs, left)
+    best = max(runs, key=lambda run: (len(run), -run[0]))
+    return best if len(best) > 1 or len(widths) == 1 else (), ahead
+
+
+_CHUNKS = (1, 7, 33, 100, 159)
+"""Numbers of tokens that are read at once, by turns."""
+
+
+def _read_on(model: Probed, text: Sequence[int], end: int, widths: Sequence[int] = ()) -> None:
+    """Read a text up to some token, in chunks of several sizes and in decodes of some widths by turns.
+
+    Chunks of a single token are left out where widths are given, since it may be of none of them.
+    """
+    chunks = _CHUNKS[1:] if widths else _CHUNKS
+    turn = 0
+    while model.n_past < end:
+        ahead = text[model.n_past : end]
+        model.prefill(ahead[: chunks[turn % len(chunks)]])
+        ahead = text[model.n_past : end]
+        if widths and len(ahead) > (n := widths[turn % len(widths)]):
+            model.decode(Tree.sequence(ahead[:n]))
+            model.keep(range(n))
+        turn += 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,12 +305,22 @@ def _digest(values: bytes | memoryview) -> bytes:
 
 
 def _everywhere(
-    model: Probed, text: Sequence[int], start: int, run: tuple[int, ...], rows: Sequence[bytes]
-) -> tuple[int, ...]:
-    """Return the widths of a run, from its beginning, whose widest gives the same rows wherever a decode begins."""
-    while len(run) > 1 and not _holds_everywhere(model, text, start, run[-1], rows):
-        run = run[:-1]
-    return run
+    model: Probed, text: Sequence[int], start: int, runs: Sequence[tuple[int, ...]], left: Mapping[int, _Left]
+) -> list[tuple[int, ...]]:
+    """Return the widths of runs, from their beginning, whose widest gives the same rows wherever a decode begins."""
+    known: dict[tuple[int, tuple[bytes, ...]], bool] = {}
+    found = list[tuple[int, ...]]()
+    for run in runs:
+        rows = left[run[0]].rows
+        while len(run) > 1:
+            asked = run[-1], rows
+            if asked not in known:
+                known[asked] = _holds_everywhere(model, text, start, *asked)
+            if known[asked]:
+                break
+            run = run[:-1]
+        found.append(run)
+    return found
 
 
 def _holds_everywhere(model: Probed, text: Sequence[int], start: int, width: int, rows: Sequence[bytes]) -> bool:
@@ -320,46 +372,59 @@ def _holds(model: Probed, text: Sequence[int]) -> bool:
     return True
 
 
-def _reads_alike(model: Probed, text: Sequence[int], depth: int) -> bool:
+def _reads_alike(model: Probed, text: Sequence[int], depth: int, *, step: Callable[[], None]) -> bool:
     """Return whether a text leaves the same cells read at once, in other chunks, and in decodes of all widths.
 
-    Rows after it show it: each of them depends on all cells.
+    Rows after it show it: each of them depends on all cells. What is in the cache was read in chunks and in decodes by
+    turns; where it is like what is read at once, each of these ways is, and else they are tried one by one, since
+    there were widths among them that have turned out to be others.
     """
     depth = min(depth, model.n_ctx - 4)
     if depth < 12:
         return False
-    left: set[tuple[bytes, ...]] = set()
-    for chunks in ((depth,), (1, 7, 33, 100, 159), ()):
-        model.rollback(0)
-        turn = 0
-        while model.n_past < depth:
-            ahead = text[model.n_past : depth]
-            if chunks:
-                model.prefill(ahead[: chunks[turn % len(chunks)]])
-            else:
-                n = min(len(ahead), 1 + turn % model.capabilities.max_rows)
-                model.decode(Tree.sequence(ahead[:n]))
-                model.keep(range(n))
-            turn += 1
-        rows = model.decode(Tree.sequence(text[depth : depth + min(4, model.capabilities.max_rows)]))
-        left.add(tuple(_digest(row.data) for row in rows))
-        if len(left) > 1:
-            break
+
+    def rows_after() -> list[bytes]:
+        computed = model.decode(Tree.sequence(text[depth : depth + min(4, model.capabilities.max_rows)]))
+        step()
+        return [_digest(row.data) for row in computed]
+
+    model.rollback(min(model.n_past, depth - sum(_CHUNKS[:2])))
+    _read_on(model, text, depth)
+    by_turns = rows_after()
     model.rollback(0)
-    return len(left) == 1
+    model.prefill(text[:depth])
+    at_once = rows_after()
+    if at_once == by_turns:
+        return True
+    model.rollback(0)
+    _read_on(model, text, depth)
+    if rows_after() != at_once:
+        return False
+    model.rollback(0)
+    turn = 0
+    while model.n_past < depth:
+        n = min(depth - model.n_past, 1 + turn % model.capabilities.max_rows)
+        model.decode(Tree.sequence(text[model.n_past : model.n_past + n]))
+        model.keep(range(n))
+        turn += 1
+    return rows_after() == at_once
 
 
-_COMPANY = (3, 70, 9, 130, 310)
-"""How long texts are that are tried in company: more than 512 cells together."""
+_COMPANY = (300, 3, 200, 9, 40)
+"""How long texts are that are tried in company: more than 512 cells together with what is written, three of them, too.
+"""
 
 _ROUNDS = 8
 
 
-def _keeps_company(model: Probed, text: Sequence[int]) -> bool:
+def _keeps_company(model: Probed, text: Sequence[int], *, step: Callable[[], None]) -> bool:
     """Return whether texts that are read and written together have the rows and cells that each has alone.
 
     They are read in pieces by turns, and written in changing order with drafts that are dropped. In the middle one is
-    forked and another one read again, while what they leave is used by others.
+    forked, which shares its cells from then on, and another one is read again, in cells that others left.
+
+    Args:
+        text: whose beginning is in the cache; it is the longest of them.
     """
     pool, most = pool_of(model), model.capabilities.max_rows
     # The first text is the model's own.
@@ -369,15 +434,17 @@ def _keeps_company(model: Probed, text: Sequence[int]) -> bool:
     room = min(model.n_ctx, pool.n_cells // n) - _ROUNDS - 1
     if room < 2:
         return False
-    lengths = [min(length, room) for length in _COMPANY[:n]]
-    texts = [[*text[_NEXT_TEXT * number :], *text] for number in range(n)]
-    alone = []
-    for each, length in zip(texts, lengths, strict=True):
-        model.rollback(0)
-        model.prefill(each[:length])
+    lengths = sorted(min(length, room) for length in _COMPANY[:n])
+    texts = [[*text[_NEXT_TEXT * number :], *text] for number in reversed(range(n))]
+    alone = list[_Left]()
+    model.rollback(min(model.n_past, lengths[-1]))
+    for each, length in zip(reversed(texts), reversed(lengths), strict=True):
+        model.prefill(each[model.n_past : length])
         alone.append(_read(model, each, length, _ROUNDS, 1, {}, cells=True))
-    model.rollback(0)
-    paths = [pool.path() for _ in texts]
+        model.rollback(0)
+        step()
+    alone.reverse()
+    paths, waiting = [pool.path() for _ in texts], list[TextPath]()
     rows: list[list[bytes]] = [[] for _ in texts]
     try:
         for _ in range(2):
@@ -387,11 +454,10 @@ def _keeps_company(model: Probed, text: Sequence[int]) -> bool:
             path.prefill(each[path.n_past : length])
         for turn in range(_ROUNDS):
             if turn == _ROUNDS // 2:
-                n_past = paths[0].n_past
+                n_past, forked = paths[0].n_past, paths[1]
                 paths[0].close()
-                fork = paths[1].fork(paths[1].n_past)
-                paths[1].close()
-                paths[:2] = pool.path(), fork
+                paths[:2] = pool.path(), forked.fork(forked.n_past)
+                waiting.append(forked)
                 paths[0].prefill(texts[0][:n_past])
             order = range(n)[:: -1 if turn % 2 else 1]
             drafts = [text[: min(2, most // n - 1) * ((turn + place) % 2)] for place in order]
@@ -403,9 +469,10 @@ def _keeps_company(model: Probed, text: Sequence[int]) -> bool:
                 rows[place].append(_digest(computed[0].data))
             for path, _ in trees:
                 path.keep([0])
+            step()
         left = [_Left(rows=tuple(each), cells=_digest(path.save())) for each, path in zip(rows, paths, strict=True)]
     finally:
-        for path in paths:
+        for path in (*paths, *waiting):
             path.close()
     return left == alone
 
@@ -431,7 +498,7 @@ def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
     return np.allclose(branch, alone, atol=0.05 * float(alone.std()) + 1e-3)
 
 
-_VERSION = 11
+_VERSION = 12
 
 ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 """The numerics profile of a model by the widths that probing finds; empty before."""
@@ -443,7 +510,7 @@ def probe_once(
     *,
     file: str,
     cache_dir: Path | None,
-    on_probe: Callable[[], None],
+    on_probe: Callable[[int, int], object],
     can_shift: bool,
     external: bool = False,
     lone: bool = True,
@@ -456,16 +523,14 @@ def probe_once(
         model: with ``profile_of(())``; closed if probing fails.
         file: fingerprint of the model file.
         cache_dir: where results are kept; None for nowhere.
-        on_probe: called before anything is tried, which takes as long as reading a text of some hundred tokens.
         can_shift: see ``Capabilities``; not probed.
-        external, lone, readings, company: see ``probe``.
+        external, lone, readings, company, on_probe: see ``probe``.
     """
     path = _place(cache_dir, file, model.settings, model.profile) if cache_dir is not None else None
     found = _recalled(path)
     if found is None:
-        on_probe()
         try:
-            found = probe(model, external=external, lone=lone, readings=readings, company=company)
+            found = probe(model, external=external, lone=lone, readings=readings, company=company, on_probe=on_probe)
         except BaseException:
             model.close()
             raise

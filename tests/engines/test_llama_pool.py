@@ -15,7 +15,7 @@ from paths_in_company import some_tokens as tokens
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.library_context import LibraryContext
-from edge_spec.engines.llama.pool import LlamaPath, SharedModel
+from edge_spec.engines.llama.pool import LlamaPath, LlamaPool, SharedModel
 from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
 from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
 from edge_spec.llama_cpp.weights import LlamaWeights
@@ -94,6 +94,39 @@ def test_texts_in_company_have_the_cells_of_each_alone_with_the_usual_caches(ope
     model = opened(n_ctx=640)
     assert model.capabilities.in_company
     assert isinstance(model, PooledModel)
+
+
+@pytest.mark.parametrize("max_rows", [4, 16])
+@pytest.mark.parametrize(
+    "differs",
+    [
+        lambda pool, trees: pool.n_cells - pool.n_free > 512,
+        lambda pool, trees: pool.n_shared > 0,
+        lambda pool, trees: [path.cells[0] for path, _ in trees] != sorted(path.cells[0] for path, _ in trees),
+        lambda pool, trees: any(path.cells[-1] - path.cells[0] >= len(path.cells) for path, _ in trees),
+    ],
+    ids=["many cells", "a shared beginning", "another order", "cells of others between"],
+)
+def test_whatever_differs_in_company_is_found(
+    differs: Callable[[LlamaPool, Any], bool],
+    max_rows: int,
+    weights: Callable[[str], LlamaWeights],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decode = LlamaPool.decode
+
+    def decoded(pool: LlamaPool, trees: Any) -> list[Any]:
+        differing = len(trees) > 1 and differs(pool, trees)
+        found = [rows.copy() for rows in decode(pool, trees)]
+        if differing:
+            found[-1][0, 7] = np.nextafter(found[-1][0, 7], np.float32(9))
+        return found
+
+    monkeypatch.setattr(LlamaPool, "decode", decoded)
+    settings = LlamaSettings(n_ctx=1600, n_threads=1, max_rows=max_rows)
+    model, found = open_llama(weights("target"), settings, file=TARGET.fingerprint, cache_dir=None)
+    model.close()
+    assert (found.capabilities.reuse_step, found.capabilities.in_company) == (1, False)
 
 
 @pytest.mark.parametrize("kind", ["f16", "f32"])

@@ -201,3 +201,14 @@ def test_own_kernels_are_probed_in_fewer_places() -> None:
         probe(RoundingModel(rows=lambda n_rows, n_past, row, seen=decodes: seen.append(n_rows) or 0), **readings)  # type: ignore[misc, arg-type]
         counts.append(len(decodes))
     assert counts[1] < counts[0] / 3
+
+
+@pytest.mark.parametrize("values", [{}, {"n_ctx": 20}, {"n_ctx": 640, "max_rows": 1}])
+@pytest.mark.parametrize("widest", [1, 3, 16])
+def test_progress_is_told_from_nothing_to_all(widest: int, values: dict[str, Any]) -> None:
+    told: list[tuple[int, int]] = []
+    model = RoundingModel(rows=lambda n_rows, n_past, row: n_rows > widest, **values)
+    probe(model, on_probe=lambda done, total: told.append((done, total)))
+    total = told[0][1]
+    assert told == sorted(told) and {each for _, each in told} == {total}
+    assert (told[0], told[-1], told.count((total, total))) == ((0, total), (total, total), 1)

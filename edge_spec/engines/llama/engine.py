@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class LlamaOpener(Opener):
                 own,
                 file=file.fingerprint,
                 cache_dir=self._cache_dir,
-                on_probe=lambda: self._announce_probe(file, own),
+                on_probe=partial(self._announce_probe, file, own),
                 cell_bytes=cell_bytes(file, own),
             )
         return OpenedModel(model=model, probed=probed)
@@ -110,7 +111,7 @@ def open_llama(
     *,
     file: str,
     cache_dir: Path | None,
-    on_probe: Callable[[], None] = lambda: None,
+    on_probe: Callable[[int, int], object] = lambda done, total: None,
     cell_bytes: int = 0,
 ) -> tuple[LlamaModel | SharedModel, ProbeResult]:
     """Return a context over ``weights``, probed.
@@ -118,7 +119,7 @@ def open_llama(
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's cache.
         cache_dir: where probe results are kept; None for nowhere.
-        on_probe: called before the model is probed for the first time.
+        on_probe: called with what is done of probing the model for the first time, see ``probe``.
         cell_bytes: what a further cell takes.
     """
     settings = settings.for_heads(weights.head_dim_k).for_states(weights.architecture)

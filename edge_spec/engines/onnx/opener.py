@@ -212,14 +212,14 @@ def open_onnx(
     *,
     file: str,
     cache_dir: Path | None,
-    on_probe: Callable[[], None] = lambda: None,
+    on_probe: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[TranscribedModel, ProbeResult]:
     """Return a session over a transcription, probed.
 
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's cache.
         cache_dir: where probe results are kept; None for nowhere.
-        on_probe: called before the model is probed for the first time.
+        on_probe: called with what is done of probing the model for the first time, see ``probe``.
     """
     settings = onnx_settings(settings)
     profile_of = _profile_of(file, settings, _transcribed(settings, recurrent=bool(source.states)))
@@ -239,7 +239,11 @@ def open_onnx(
 
 
 def open_published(
-    file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None, on_probe: Callable[[], None] = lambda: None
+    file: ModelFile,
+    settings: ModelSettings,
+    *,
+    cache_dir: Path | None,
+    on_probe: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[OnnxModel, ProbeResult]:
     """Return a session over a published ONNX model, probed.
 
