@@ -99,7 +99,7 @@ class _Uvicorn(uvicorn.Server):
         service = self.service
         if service is not None:
             with suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(service.threads.stop)
+                self.loop.call_soon_threadsafe(service.stop)
 
     def started_with(self, service: Service) -> None:
         """The event loop runs."""

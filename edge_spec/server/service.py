@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from edge_spec.errors import PromptError
 from edge_spec.memory import Ledger, Loan
 from edge_spec.model import TextModel
@@ -10,10 +13,11 @@ from edge_spec.server.bodies import Bodies, json_object, parsed_bytes
 from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.fields import ChatFields, CompletionFields, parse
 from edge_spec.server.jobs import JobMaker
+from edge_spec.server.leavable import LeavableCalls
 from edge_spec.server.metrics import Metrics
 from edge_spec.server.settings import ServerSettings
 from edge_spec.server.work_queue import Ticket, WorkQueue
-from edge_spec.server.writing import Work, WritingThreads
+from edge_spec.server.writing import Work, Writer
 
 __all__ = ["Service"]
 
@@ -30,7 +34,6 @@ class Service:
         bodies: reads what is asked.
         queue: who waits.
         metrics: what is counted.
-        threads: where the model writes.
         ledger: of the memory for requests, and for what is kept of answers: half of what the budget leaves at the
             start, since kept texts take the rest, but some MiB in any case, for which there is the budget's reserve.
     """
@@ -42,7 +45,9 @@ class Service:
         at_once = settings.at_once or model.most_texts
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
-        self.threads = WritingThreads(self.queue)
+        self._writer = Writer(asyncio.get_running_loop())
+        self._preparing = LeavableCalls()
+        self._works: set[Work] = set()
         left = model.ledger.left_bytes
         n_bytes = _MOST_BYTES if left is None else min(_MOST_BYTES, max(_LEAST_BYTES, left // 2))
         self._claimed = n_bytes if left is None else min(n_bytes, left)
@@ -76,7 +81,7 @@ class Service:
                 raise api_error(error, "messages" if kind is ChatFields else "prompt") from None
             return Prepared(asked, job, self.model, self.settings.name)
 
-        return await self.threads.prepare(work)
+        return await self._preparing.call(work)
 
     def require_name(self, name: str | None) -> None:
         """Refuse the name of another model; without a name it is this one.
@@ -95,15 +100,28 @@ class Service:
     def begin(self, ticket: Ticket, prepared: Prepared) -> Work:
         """Let it be written when its turn comes."""
         kept = Loan(self.ledger, "memory for answers")
-        work = self.threads.begin(ticket, lambda: prepared.job.replies(self.model), kept, in_pieces=prepared.is_stream)
-        work.task.add_done_callback(lambda _: self._count(work))
+        start = partial(prepared.job.replies, self.model)
+        work = Work(ticket, self._writer, start, kept, in_pieces=prepared.is_stream)
+        self._works.add(work)
+        work.task.add_done_callback(lambda _: self._ended(work))
         return work
 
+    def stop(self) -> None:
+        """Stop everything that is written or waits."""
+        self.queue.close()
+        for work in tuple(self._works):
+            work.stop()
+
     async def close(self) -> None:
-        """Stop everything, and wait until the model is free."""
-        await self.threads.close()
+        """Stop everything, wait until the model is free, and end the threads."""
+        self.stop()
+        if self._works:
+            await asyncio.wait([work.task for work in self._works])
+        self._writer.close()
+        await self._preparing.close()
         self.model.ledger.give_back(*_LINE, self._claimed)
 
-    def _count(self, work: Work) -> None:
+    def _ended(self, work: Work) -> None:
+        self._works.discard(work)
         for answer in work.answers:
             self.metrics.wrote(answer.statistics)

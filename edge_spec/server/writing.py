@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import TypeVar
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
@@ -15,12 +14,9 @@ from edge_spec.generation.replies import Replies, advance
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import Loan
 from edge_spec.server.errors import ApiError
-from edge_spec.server.leavable import LeavableCalls
-from edge_spec.server.work_queue import Ticket, WorkQueue
+from edge_spec.server.work_queue import Ticket
 
-__all__ = ["Work", "WritingThreads"]
-
-T = TypeVar("T")
+__all__ = ["Work", "Writer"]
 
 _MOST_BEHIND_BYTES = 4 << 20
 """A client that leaves more than this waiting gets no more."""
@@ -55,7 +51,7 @@ class Work(AsyncIterator[Batch]):
     """
 
     def __init__(
-        self, ticket: Ticket, writer: _Writer, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool
+        self, ticket: Ticket, writer: Writer, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool
     ) -> None:
         self.replies: Replies | None = None
         self.kept = kept
@@ -208,7 +204,7 @@ def _too_slow() -> ApiError:
     )
 
 
-class _Writer:
+class Writer:
     """A thread that writes for all requests whose turn it is: what a round brings for each is taken, and handed to the
     event loop together. A thread for each request would have to be woken for each of its tokens.
 
@@ -268,40 +264,3 @@ class _Writer:
 def _hand_over(handed: Sequence[tuple[Work, Sequence[Batch | None]]]) -> None:
     for work, batches in handed:
         work.hand_over(batches)
-
-
-class WritingThreads:
-    """The thread that reads what a model writes, and others in which requests are prepared."""
-
-    def __init__(self, queue: WorkQueue) -> None:
-        self._queue = queue
-        self._writer: _Writer | None = None
-        self._preparing = LeavableCalls()
-        self._works: set[Work] = set()
-
-    async def prepare(self, work: Callable[[], T]) -> T:
-        """Do something that takes a while, in parallel with the writing, see ``LeavableCalls.call``."""
-        return await self._preparing.call(work)
-
-    def begin(self, ticket: Ticket, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool) -> Work:
-        """Let replies be written when it is their turn, see ``Work``."""
-        self._writer = self._writer or _Writer(asyncio.get_running_loop())
-        work = Work(ticket, self._writer, start, kept, in_pieces=in_pieces)
-        self._works.add(work)
-        work.task.add_done_callback(lambda _: self._works.discard(work))
-        return work
-
-    def stop(self) -> None:
-        """Stop everything that is written or waits."""
-        self._queue.close()
-        for work in tuple(self._works):
-            work.stop()
-
-    async def close(self) -> None:
-        """Stop everything, wait until the model is free, and end the threads."""
-        self.stop()
-        if self._works:
-            await asyncio.wait([work.task for work in self._works])
-        if self._writer is not None:
-            self._writer.close()
-        await self._preparing.close()

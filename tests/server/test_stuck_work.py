@@ -83,13 +83,13 @@ def test_a_request_that_takes_for_ever_to_read_keeps_nobody_waiting(
 STUBBORN = """
 import asyncio
 from edge_spec.cli import main
-from edge_spec.server.writing import WritingThreads
+from edge_spec.server.service import Service
 
 async def never(thread):
     print("asked to stop", flush=True)
     await asyncio.sleep(3600)
 
-WritingThreads.close = never
+Service.close = never
 main(["serve", "demo", "--engine", "llama", "--ctx", "256", "--threads", "1", "--port", "0"])
 """
 
