@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.closing import Closing
-from edge_spec.generation.reader import Reader
+from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.request import Deadline
 
 __all__ = ["Interruptible"]
@@ -19,8 +19,8 @@ __all__ = ["Interruptible"]
 Piece = TypeVar("Piece")
 
 
-class Interruptible(Closing, Generic[Piece]):
-    """One reply or several: a context manager that ends with ``close``.
+class Interruptible(Closing, Iterator[Piece]):
+    """One reply or several: iterate over it for its pieces. A context manager that ends with ``close``.
 
     Attributes:
         reader: who reads it.
@@ -83,6 +83,16 @@ class Interruptible(Closing, Generic[Piece]):
         if not self.is_advancing_here:
             with self._advancing:
                 self._end("cancelled")
+
+    def __next__(self) -> Piece:
+        piece = self.next_piece(self.reader if self.reader.is_this_thread else Reader.here())
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        """Return the pieces for ``async for``; they are written in a thread. A cancelled task cancels what it reads."""
+        return AwaitedPieces(self)
 
     def next_piece(self, reader: Reader) -> Piece | None:
         """Write the next piece for a reader, once nobody else writes one; None at the end."""

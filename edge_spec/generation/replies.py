@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.options import ignore
-from edge_spec.generation.reader import AwaitedPieces, Reader
+from edge_spec.generation.reader import Reader
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.writer import OF_ONE_TEXT
@@ -61,7 +61,7 @@ def attempts(requests: Iterable[ReplyRequest], n: int) -> list[Asked]:
     return asked
 
 
-class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
+class Replies(Interruptible[tuple[int, str]]):
     """Writes several replies, when it is asked for the next piece: iterate over it for pairs of a reply's number and
     a piece of its text, or call ``read``.
 
@@ -164,12 +164,6 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
         return f"<Replies: {n_ended} of {len(self)} written>"
 
     # --- reading them
-
-    def __next__(self) -> tuple[int, str]:
-        piece = self.next_piece(Reader.here())
-        if piece is None:
-            raise StopIteration
-        return piece
 
     def _next_piece(self) -> tuple[int, str] | None:
         return self._piece(drives=True)
@@ -278,10 +272,6 @@ class Replies(Interruptible[tuple[int, str]], Iterator[tuple[int, str]]):
                 yield from _last_events(answer)
         for answer in unfinished:
             yield from _last_events(answer)
-
-    def __aiter__(self) -> AsyncIterator[tuple[int, str]]:
-        """Return the same pairs for ``async for``; they are written in a thread. A cancelled task cancels all."""
-        return AwaitedPieces(self)
 
     def __await__(self) -> Generator[Any, None, list[str]]:
         """Return the texts."""

@@ -11,7 +11,7 @@ from edge_spec.generation.context import Context
 from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.interruptible import Interruptible
-from edge_spec.generation.reader import AwaitedPieces, Reader
+from edge_spec.generation.reader import Reader
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.thoughts import Thinking
 from edge_spec.generation.writing import Outcome, Recorder, Refused, Writing
@@ -21,7 +21,7 @@ from edge_spec.speculation.statistics import Statistics
 __all__ = ["Reply", "TokenEvents"]
 
 
-class Reply(Interruptible[str], Iterator[str]):
+class Reply(Interruptible[str]):
     """Writes a reply piece by piece, when it is asked for the next one: iterate over it, or call ``read``.
 
     Also for ``async for``, and ``await`` for the whole text. Several can be read side by side, by one thread or by
@@ -95,13 +95,6 @@ class Reply(Interruptible[str], Iterator[str]):
 
     # --- ways to read it
 
-    def __next__(self) -> str:
-        here = self.reader if self.reader.is_this_thread else Reader.here()
-        piece = self.next_piece(here)
-        if piece is None:
-            raise StopIteration
-        return piece
-
     def read(self, on_piece: Callable[[str], object] = lambda piece: None) -> str:
         """Write to the end, handing every piece to ``on_piece``; returns the whole text."""
         for piece in self:
@@ -129,10 +122,6 @@ class Reply(Interruptible[str], Iterator[str]):
         rest = self.take_events()
         if rest:
             yield rest
-
-    def __aiter__(self) -> AsyncIterator[str]:
-        """Return the pieces for ``async for``; they are written in a thread. A cancelled task cancels the reply."""
-        return AwaitedPieces(self)
 
     def __await__(self) -> Generator[Any, None, str]:
         """Return the whole text."""

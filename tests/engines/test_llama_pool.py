@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from logits_rows import next_row
 from paths_in_company import PathsInCompany
 from paths_in_company import some_tokens as tokens
 
@@ -48,12 +49,6 @@ def model(opened: Opener) -> Iterator[SharedModel]:
     model = opened()
     yield model
     model.close()
-
-
-def next_row(model: LlamaPath, token: int = 400) -> np.ndarray[Any, Any]:
-    row = model.decode(Tree.sequence([token]))[0].copy()
-    model.rollback(model.n_past)
-    return row
 
 
 class Texts(PathsInCompany):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from head_files import write_head
+from logits_rows import next_row
 from paths_in_company import PathsInCompany
 from paths_in_company import some_tokens as tokens
 
@@ -63,12 +64,6 @@ def model(probe_cache: Path) -> Iterator[TranscribedModel]:
 
 def some_tree(chance: random.Random, n: int) -> Tree:
     return Tree(tuple(tokens(chance, n)), tuple(chance.randrange(-1, node) for node in range(n)))
-
-
-def next_row(model: OnnxPath, token: int = 400) -> np.ndarray:
-    row = model.decode(Tree.sequence([token]))[0].copy()
-    model.rollback(model.n_past)
-    return row
 
 
 class Texts(PathsInCompany):
