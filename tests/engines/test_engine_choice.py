@@ -132,6 +132,20 @@ def test_a_cache_that_both_engines_have_is_no_reason_to_change(gguf: Path, tmp_p
         assert ("kv", f"{kind}/{kind}") in model.profile.facts
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kv_k": "q8_0", "kv_v": "q8_0"}, "kv_k is 'q8_0', which has no effect on ONNX Runtime"),
+        ({"n_threads_batch": 2}, "n_threads_batch has no effect on ONNX Runtime"),
+    ],
+)
+def test_a_value_without_effect_is_named_where_another_one_has_some(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        request_of(LoadOptions.of("demo", {"engine": "onnx", **given}))
+    assert str(refused.value) == f"{said}; leave it out, or use another `engine`"
+    request_of(LoadOptions.of("demo", {"engine": "onnx", "kv_k": "f16", "kv_v": "f16"}))
+
+
 def test_progress_is_told_until_all_is_done(tmp_path: Path) -> None:
     # Smaller ones are transcribed too quickly to be worth a sentence.
     gguf = write_gguf(tmp_path / "large.gguf", n_layers=64)
