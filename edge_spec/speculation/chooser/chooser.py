@@ -423,14 +423,12 @@ class Chooser(Drafter):
         for chooser, done in zip(drafters, rounds, strict=True):
             if isinstance(chooser, Chooser):
                 chooser._n_written += len(done.tokens)
-                chooser._count_round(used)
+                if used is None:
+                    chooser._n_plain += 1
+                    continue
+                for candidate in chooser.candidates:
+                    candidate.n_chosen += candidate.name == used
         return [None] * len(drafters)
-
-    def _count_round(self, used: str | None) -> None:
-        """Count a round in company for ``choices``: of the drafter of that name, or a plain one."""
-        self._n_plain += used is None
-        for candidate in self.candidates:
-            candidate.n_chosen += candidate.name == used
 
     def _company(self, choosers: Sequence[Chooser], most: int) -> Chooser:
         """Return what decides for several texts, of which each has a chooser, with their drafters."""
@@ -469,16 +467,17 @@ class Chooser(Drafter):
 
     def _learn(self, rounds: Sequence[Round]) -> None:
         """Learn from a round, of which each text has a part."""
-        done = Round.of_all(rounds)
         if self._rest:
             self._rest -= 1
-            if self._rest and not done.drafted and not any(any(candidate.drafts) for candidate, _ in self._asked):
+            drafted = any([done.drafted for done in rounds]) or any(any(each.drafts) for each, _ in self._asked)
+            if self._rest and not drafted:
                 # Between two weighings plain rounds are alike: learning from each would take longer than it is worth.
                 self._n_passed += 1
                 if self._asked:
-                    self._learn_saved(done, 0.0)
+                    self._learn_saved(Round.of_all(rounds), 0.0)
                     self._asked = []
                 return
+        done = Round.of_all(rounds)
         self._count_passed()
         self._total_s += done.draft_s + done.verify_s + done.sample_s
         self._n_rounds += 1
