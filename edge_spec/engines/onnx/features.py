@@ -76,13 +76,13 @@ class Features:
         if n > _LAST:
             self[cells] = np.clip(self.computed[:n], -_LARGEST, _LARGEST)
             return
-        if self._n_last + (self._place_of[cells] < 0).sum() > _LAST:
+        if self._n_last + n > _LAST:
             self._settle()
-        new = cells[self._place_of[cells] < 0]
-        first, self._n_last = self._n_last, self._n_last + len(new)
-        self._cells[first : self._n_last] = new
-        self._place_of[new] = np.arange(first, self._n_last)
-        self._last[self._place_of[cells]] = self.computed[:n]
+        last = slice(self._n_last, self._n_last + n)
+        self._n_last = last.stop
+        # A cell that is there already counts where it comes last, here and when these rows are rounded.
+        self._cells[last], self._last[last] = cells, self.computed[:n]
+        self._place_of[cells] = np.arange(last.start, last.stop)
 
     def _settle(self) -> None:
         """Round the last rows."""
