@@ -245,11 +245,17 @@ class ContextFull(EdgeSpecError):
 
 
 class PoolFull(EdgeSpecError):
-    """A text needs more cells of its model's pool than no other text holds."""
+    """A text needs more cells of its model's pool than no other text holds, or as many texts as there can be have some.
 
-    def __init__(self, *, n_free: int, n_needed: int) -> None:
+    Args:
+        n_texts: how many there can be, where that is what is lacking.
+    """
+
+    def __init__(self, *, n_free: int, n_needed: int, n_texts: int = 0) -> None:
         super().__init__(
-            f"{n_needed} more cells are needed, and other texts leave {n_free} of the pool free",
+            f"no more than {n_texts} texts can have cells at a time"
+            if n_texts
+            else f"{n_needed} more cells are needed, and other texts leave {n_free} of the pool free",
             hint=Sentence("read one of them to its end, or {close()} it, first"),
         )
         self.n_free = n_free

@@ -191,7 +191,7 @@ def test_there_are_as_many_texts_as_a_decode_has_rows(model: SharedModel) -> Non
     model.prefill([300])
     pool.prefill([(path, [300]) for path in paths[2:]])
     for refused in (lambda: paths[0].prefill([300]), lambda: model.fork(1)):
-        with pytest.raises(PoolFull):
+        with pytest.raises(PoolFull, match="no more than 16 texts can have cells at a time"):
             refused()
     assert pool.n_more(paths[0], 1) > pool.n_free
     paths.pop().rollback(0)

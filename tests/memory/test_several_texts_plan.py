@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,21 @@ from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 
 import edge_spec
 from edge_spec.controller.candidates import TEXT_CACHES
+from edge_spec.engines.llama.engine import LlamaEngine
+from edge_spec.engines.llama.footprint import repacks_k_quants
+from edge_spec.engines.llama.settings import llama_settings
 from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.generation.kept_texts import TEXTS
 from edge_spec.loading import plan
 from edge_spec.memory import usage
 from edge_spec.models import inspect, resolve_family
+from edge_spec.models.gguf.types import TYPES
 from edge_spec.speculation.pool import PooledModel
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+K_TYPE = TYPES["Q4_K"]
 ASKED: dict[str, Any] = {"engine": "onnx", "speculation": "off", "n_ctx": 300}
 
 
@@ -107,6 +114,21 @@ def test_an_engine_that_writes_one_text_at_a_time_needs_no_room() -> None:
     asked = ASKED | {"engine": "llama"}
     assert TEXT_CACHES in plan("demo", texts=5, **asked).chosen.tables
     assert TEXT_CACHES not in plan("demo", texts=5, kv_k="f16", **asked).chosen.tables
+
+
+def test_no_room_is_planned_for_texts_that_llama_cpp_does_not_hold_together() -> None:
+    """Three with K-quants where the library repacks them, one where positions are scaled by the context's length."""
+    engine, file = LlamaEngine(), inspect(resolve_family("demo").target)
+    settings = ModelSettings(n_ctx=300)
+    sizes = [engine.texts_bytes(file, settings, n) for n in (1, 3, 16, 17)]
+    assert sizes == [n * sizes[0] for n in (1, 3, 16, 16)]
+    k_quants = replace(file, tensors=tuple(replace(each, type=K_TYPE) for each in file.tensors))
+    most = 3 if repacks_k_quants(k_quants, llama_settings(k_quants, settings)) else 16
+    assert engine.texts_bytes(k_quants, settings, 16) == most * sizes[0]
+    plain = replace(settings, extras={"repack": False})
+    assert engine.texts_bytes(k_quants, plain, 16) == 16 * sizes[0]
+    scaled = replace(file, tensors=(replace(file.tensors[0], name="rope_factors_long.weight"), *file.tensors))
+    assert engine.texts_bytes(scaled, settings, 16) == 0
 
 
 @pytest.mark.parametrize("texts", [0, -1, "two"])

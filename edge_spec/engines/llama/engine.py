@@ -11,7 +11,13 @@ from typing import Any
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT, most_rows
 from edge_spec.engines.llama.context import LlamaModel
-from edge_spec.engines.llama.footprint import DryModel, listen_to_buffers, llama_footprint, loads_mapped
+from edge_spec.engines.llama.footprint import (
+    DryModel,
+    listen_to_buffers,
+    llama_footprint,
+    loads_mapped,
+    repacks_k_quants,
+)
 from edge_spec.engines.llama.pool import LlamaPool, SharedModel
 from edge_spec.engines.llama.recurrent import RecurrentModel
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
@@ -37,6 +43,9 @@ _SNAPSHOT_SHARE = 1 / 8
 
 _MASKS = 6
 """Bytes of the masks of a row for each cell: in 16 bits and in 32."""
+
+_K_ROWS = 3
+"""From one more on the library multiplies with repacked K-quants by a kernel that rounds otherwise."""
 
 _SMALL_CACHE, _BLOCK = "q8_0", 32
 """A type whose rounding hardly shows, and how many numbers of a head it packs together."""
@@ -132,7 +141,7 @@ def open_llama(
         return llama_profile(settings, file, widths, recurrent=weights.is_recurrent)
 
     model: LlamaModel | SharedModel
-    if settings.shares_cells and weights.rope_scaling != "longrope":
+    if settings.shares_cells:
         pool = LlamaPool(weights, settings, profile=profile_of(()), capabilities=PLAIN, cell_bytes=cell_bytes)
         model = SharedModel(pool)
     else:
@@ -239,7 +248,8 @@ class LlamaEngine(Engine):
         own = llama_settings(file, settings)
         if not own.shares_cells:
             return 0
-        return min(n_texts, own.max_rows) * (own.n_ctx + own.max_rows) * cell_bytes(file, own)
+        most = min(own.max_rows, _K_ROWS) if repacks_k_quants(file, own) else own.max_rows
+        return min(n_texts, most) * (own.n_ctx + own.max_rows) * cell_bytes(file, own)
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         weights = "repacked" if footprint.repacked_bytes else "mapped"

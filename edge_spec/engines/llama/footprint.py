@@ -18,7 +18,7 @@ from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.model_file import kv_cache_bytes
 
-__all__ = ["DryModel", "listen_to_buffers", "llama_footprint", "loads_mapped"]
+__all__ = ["DryModel", "listen_to_buffers", "llama_footprint", "loads_mapped", "repacks_k_quants"]
 
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
@@ -192,6 +192,11 @@ def llama_footprint(file: ModelFile, settings: LlamaSettings, *, dry: DryModel |
 def loads_mapped(file: ModelFile, settings: LlamaSettings) -> bool:
     """Return whether the file is best mapped: if none of it is repacked."""
     return not (settings.repack and _repacked(file))
+
+
+def repacks_k_quants(file: ModelFile, settings: LlamaSettings) -> bool:
+    """Return whether the library copies K-quants into another layout on this processor."""
+    return settings.repack and any(tensor.type_name.endswith("_K") for tensor in _repacked(file))
 
 
 def _repacked(file: ModelFile) -> list[TensorInfo]:

@@ -250,7 +250,7 @@ class LlamaPool:
     def fork(self, path: LlamaPath, n: int) -> LlamaPath:
         """Return a path that begins with the first ``n`` cells of another one."""
         if n and not self._ids:
-            raise PoolFull(n_free=0, n_needed=1)
+            raise PoolFull(n_free=0, n_needed=1, n_texts=self.max_paths)
         fork = LlamaPath(self)
         if n:
             self.context.copy(path.sequence, fork.sequence, 0, n)
@@ -389,7 +389,7 @@ class LlamaPool:
             PoolFull: there are as many paths with cells as there can be.
         """
         if not self._ids:
-            raise PoolFull(n_free=0, n_needed=1)
+            raise PoolFull(n_free=0, n_needed=1, n_texts=self.max_paths)
         return self._ids.pop()
 
     def take_back(self, sequence: int) -> None:

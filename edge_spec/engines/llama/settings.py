@@ -30,7 +30,8 @@ class LlamaSettings(ModelSettings):
         n_snapshots: before how many rows of a decode a recurrent model keeps its state; decided by the file.
         holds: whether a recurrent model can hold a second state; decided by the file.
         is_recurrent: whether layers have a state; decided by the file.
-        has_window: whether layers look back so many tokens only; decided by the file.
+        is_alone: whether a context holds one text, since layers look back so many tokens only, or positions are scaled
+            by the length of the context (longrope); decided by the file.
 
     Raises:
         SettingsError: a value out of its range.
@@ -41,7 +42,7 @@ class LlamaSettings(ModelSettings):
     n_snapshots: int = 0
     holds: bool = False
     is_recurrent: bool = False
-    has_window: bool = False
+    is_alone: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,12 +101,14 @@ class LlamaSettings(ModelSettings):
         text lies. Where layers have a window it gives cells beyond it to other texts, in any order.
         """
         by_tiles = self.kv_k == self.kv_v and self.kv_k in ("f32", "f16")
-        is_one = self.is_recurrent or self.has_window or self.trees or by_tiles
+        is_one = self.is_recurrent or self.is_alone or self.trees or by_tiles
         return self.exact and self.flash_attention and not is_one
 
 
 LLAMA_EXTRAS = frozenset(("flash_attention", "repack"))
 """Settings that only llama.cpp has."""
+
+_LONG_FACTORS = "rope_factors_long.weight"
 
 
 def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
@@ -121,7 +124,8 @@ def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
     if file.latent_attention:
         settings = settings.for_latents(file.head_dim_k, file.head_dim_v)
     settings = settings.for_heads(file.head_dim_k).for_states(file.architecture)
-    settings = replace(settings, has_window=file.sliding_window is not None)
+    is_scaled = any(tensor.name == _LONG_FACTORS for tensor in file.tensors)
+    settings = replace(settings, is_alone=is_scaled or file.sliding_window is not None)
     kv_cache_bytes(file, 1, settings.kv_k, settings.kv_v)
     return settings
 
