@@ -38,10 +38,13 @@ MADE: dict[str, dict[str, Any]] = {
     "granite without positions": FAMILIES["granite without positions"],
     "smollm3": {**FAMILIES["smollm3"], "n_layers": 1},
     "qwen3moe": EXPERT_FAMILIES["qwen3moe, 2 of 8"],
+    "gpt-oss": EXPERT_FAMILIES["gpt-oss, 4 of 32"],
     "phi3": {"architecture": "phi3", "fused": True, "long_factors": 24, "extra": {"rope.dimension_count": 48}},
 }
 
 CANNOT = {
+    ("gpt-oss", "llama/f16"),
+    ("gpt-oss", "llama/q8_0"),
     ("gemma3", "llama/f16"),
     ("gemma3", "llama/q8_0"),
     ("yarn", "llama/f16"),
