@@ -227,8 +227,9 @@ class _Tensors:
         of_kind = GGMLQuantizationType[kind]
         n_rows, n_out = n_out, n_out * max(1, n_expert)
         if self._drawn is None and kind not in ("F32", "F16"):
-            # Many different tokens, so that rows choose different experts.
-            blocks = repeated_blocks(kind, n_out, n_in, n_rows=1024 if name == "token_embd" else 16)
+            # Many different tokens, larger than what layers add, so that rows choose different experts in all of them.
+            is_table = name == "token_embd"
+            blocks = repeated_blocks(kind, n_out, n_in, **{"n_rows": 1024, "scale": 64} if is_table else {})
             blocks = blocks.reshape(n_expert, n_rows, -1) if n_expert else blocks
             self._writer.add_tensor(f"{name}.weight", blocks, raw_dtype=of_kind)
             return

@@ -217,14 +217,18 @@ def _matters_more(layer: int, n_layers: int) -> bool:
     return layer < first or layer >= last or (layer - first) % 3 == 2
 
 
-def repeated_blocks(kind: str, n_out: int, n_in: int, *, n_rows: int = 16) -> npt.NDArray[np.uint8]:
-    """Random blocks; the same ``n_rows`` are repeated, so that they are made faster than a disk writes them."""
+def repeated_blocks(kind: str, n_out: int, n_in: int, *, n_rows: int = 16, scale: int = 1) -> npt.NDArray[np.uint8]:
+    """Random blocks; the same ``n_rows`` are repeated, so that they are made faster than a disk writes them.
+
+    Args:
+        scale: how much larger their numbers are than those of others.
+    """
     n_weights, n_bytes = gguf.constants.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     per_row = n_in // n_weights
     few = np.random.default_rng(n_in + n_out).integers(0, 256, (n_rows, per_row, n_bytes), dtype=np.uint8)
     place = _SCALES[kind]
     n_scales = len(range(*place.indices(n_bytes))) // 2
-    few[..., place] = np.full((n_rows, per_row, n_scales), 2e-4, np.float16).view(np.uint8)
+    few[..., place] = np.full((n_rows, per_row, n_scales), 2e-4 * scale, np.float16).view(np.uint8)
     rows = few.reshape(n_rows, -1)
     return np.concatenate([rows] * (n_out // n_rows) + [rows[: n_out % n_rows]])
 
