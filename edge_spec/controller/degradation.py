@@ -10,6 +10,7 @@ from itertools import islice
 from edge_spec.controller.candidates import Candidate, Estimates, candidates
 from edge_spec.controller.open_models import FAILURES, OpenModels
 from edge_spec.controller.request import Request, fallbacks
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.memory.pressure import Patience, PressureReading, PressureWatch
@@ -147,7 +148,8 @@ class Degradation(MemoryGuard):
 
     def _is_lossless(self, candidate: Candidate) -> bool:
         """Return whether applying a candidate leaves the text as it is, bit for bit."""
-        same_text = candidate.settings == self._models.candidate.settings
+        both = (candidate.settings, self._models.candidate.settings)
+        same_text = len({replace(each, held_experts=0) for each in both}) == 1
         drafts_change_nothing = self._models.target.model.capabilities.identity == "bitwise"
         return same_text and drafts_change_nothing and self._first.mode.lossless
 
@@ -158,7 +160,7 @@ class Degradation(MemoryGuard):
         """
         now = self._models.candidate
         with Estimates(self._models.files, rough=True) as estimates:
-            lower = self._candidates(self._modes[self._modes.index(now.mode) :], estimates)
+            lower = self._candidates(self._modes[self._modes.index(now.mode) :], now.settings, estimates)
             open_bytes = next(lower).held_bytes
             for candidate in lower:
                 tells = bool(replies) or self._is_lossless(candidate)
@@ -170,10 +172,13 @@ class Degradation(MemoryGuard):
     def _better(self, seen: PressureReading, replies: Sequence[GuardedReply]) -> Candidate | None:
         """Return the best candidate with the same profile that there is room for, if it is better than what is open."""
         now, first = self._models.candidate, self._first
-        better = self._modes[: self._modes.index(now.mode)]
+        # Experts slow every token, so that they come back before drafters.
+        settings = replace(now.settings, held_experts=first.settings.held_experts)
+        better = self._modes[: self._modes.index(now.mode) + (settings != now.settings)]
         with Estimates(self._models.files, rough=True) as estimates:
-            for candidate in islice(self._candidates(better, estimates), len(better)):
+            for candidate in islice(self._candidates(better, settings, estimates), len(better)):
                 n_bytes = sum(part.held_bytes for role, part in candidate.parts.items() if role not in now.parts)
+                n_bytes += candidate.parts["target"].expert_bytes - now.parts["target"].expert_bytes
                 n_bytes += sum(candidate.tables.values()) - sum(now.tables.values())
                 tells = bool(replies) or self._is_lossless(candidate)
                 if tells and self._watch.has_room(seen, n_bytes):
@@ -186,9 +191,11 @@ class Degradation(MemoryGuard):
         """Ways to draft, best first."""
         return (self._first.mode, *fallbacks(self._first.mode))
 
-    def _candidates(self, modes: tuple[Mode, ...], estimates: Estimates) -> Iterator[Candidate]:
-        """Yield what can run, best first: each of these modes with the settings that are open, then the first mode with
-        settings that change the text more and more.
+    def _candidates(
+        self, modes: tuple[Mode, ...], settings: ModelSettings, estimates: Estimates
+    ) -> Iterator[Candidate]:
+        """Yield what can run, best first: each of these modes with these settings, then with the fewest experts in
+        memory, then the first mode with settings that change the text more and more.
 
         Engines and batches stay: weights are loaded once, and prompts are read as before.
         """
@@ -197,8 +204,8 @@ class Degradation(MemoryGuard):
         request = replace(
             self._request,
             engines={role: (each,) for role, each in engines.items()},
-            settings=self._models.candidate.settings,
-            fixed=self._request.fixed | {"prefill_chunk", "max_rows", "held_experts"} | extras,
+            settings=settings,
+            fixed=self._request.fixed | {"prefill_chunk", "max_rows"} | extras,
             modes=modes,
         )
         groups = candidates(request, estimates)
@@ -218,6 +225,8 @@ def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
             yield f"{what} is dropped"
     if before.mode.limit and not after.mode.limit:
         yield "nothing is drafted"
+    if before.settings.held_experts != after.settings.held_experts:
+        yield "fewer experts stay in memory"
     if before.kv != after.kv:
         keys, values = after.kv
         yield f"keys and values are cached as {keys if keys == values else f'{keys}/{values}'}"
@@ -234,3 +243,5 @@ def _restorations(before: Candidate, after: Candidate) -> Iterator[str]:
             yield f"{what} is back"
     if after.mode.limit and not before.mode.limit:
         yield "tokens are drafted again"
+    if before.settings.held_experts != after.settings.held_experts:
+        yield "more experts stay in memory"

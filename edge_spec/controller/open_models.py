@@ -199,7 +199,7 @@ class OpenModels:
         """Close the target; its cells are kept if they mean the same in what is wanted, and fit."""
         assert self._opened is not None
         engine, own = self._opened
-        if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx)):
+        if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx, held_experts=wanted[1].held_experts)):
             for text in self.target.texts:
                 if 0 < len(text.text) < wanted[1].n_ctx:
                     text.settle()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ import pytest
 from compared_logits import on_onnx, rows_of
 from families import EXPERT_FAMILIES
 from gguf_files import N_VOCAB, write_gguf
+from scarce_memory import PLENTY, SCARCE, SimulatedMemory
 
+import edge_spec
+from edge_spec import TextModel
 from edge_spec.cli.command import main
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
@@ -147,6 +152,45 @@ def test_rows_are_the_same_bits_however_many_experts_stay_in_memory(tmp_path: Pa
     model.close()
 
 
+@pytest.mark.parametrize("spared", [-64 * MIB, 20 * MIB])
+def test_experts_leave_memory_while_it_is_scarce_and_come_back_without_changing_a_word(
+    mixture: Path, asked: dict[str, Any], spared: int
+) -> None:
+    """Those that a plan has left on the disk stay there."""
+    asked |= {"speculation": "ngram", "prefill_chunk": 128, "max_rows": 8}
+
+    def loaded(decide: Callable[[], int]) -> TextModel:
+        budget = plan(mixture, memory=1 << 40, **asked).chosen.needed_bytes - spared
+        return edge_spec.load(mixture, memory=budget, watch=SimulatedMemory(decide).watch(), **asked)
+
+    def told(model: TextModel, seen: list[str]) -> list[list[int]]:
+        replies = []
+        for question in range(6):
+            reply = model.generate(tokens=[*TEXT[:40], question + 3], max_tokens=40, seed=7, ignore_eos=True)
+            reply.read()
+            seen += reply.notices
+            replies.append(reply.token_ids)
+        return replies
+
+    notices: list[str] = []
+    with loaded(lambda: PLENTY) as model:
+        calm, profile = told(model, notices), model.profile.name
+        assert model.degradations == ()
+    rng, held = random.Random(3), set()
+
+    def decide() -> int:
+        held.add(model.degradations)
+        down = "fewer experts stay in memory" not in model.degradations and rng.random() < 0.1
+        return SCARCE if down else PLENTY if rng.random() < 0.1 else 150
+
+    with loaded(decide) as model:
+        assert told(model, notices) == calm
+        assert model.profile.name == profile
+        model.ledger.check_integrity()
+    assert held == {(), ("fewer experts stay in memory",)}
+    assert notices == []
+
+
 WRITE = """
 import json, re, sys
 from pathlib import Path
@@ -204,3 +248,14 @@ def test_a_mixture_larger_than_its_budget_writes_the_same_text_inside_of_it(
         assert found["given up"] == []
         assert found["mapped"] <= found["planned"] < whole["planned"]
         assert found["peak"] <= found["budget"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is resident is read as Linux tells it")
+@pytest.mark.parametrize("spared", [20 * MIB, 60 * MIB, 70 * MIB])
+def test_a_first_load_that_makes_and_tries_everything_stays_inside_of_the_budget(
+    mixture: Path, asked: dict[str, Any], spared: int, tmp_path: Path
+) -> None:
+    asked |= {"speculation": "off", "prefill_chunk": 128, "max_rows": 8, "cache_dir": tmp_path}
+    found = written(mixture, asked, spared)
+    assert found["mapped"] <= found["planned"]
+    assert found["peak"] <= found["budget"]

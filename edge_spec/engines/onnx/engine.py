@@ -284,7 +284,7 @@ class OnnxEngine(Engine):
     def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         yield settings
         n_experts, n_used = file.experts
-        if not settings.held_experts and "held_experts" not in fixed and n_used < n_experts and can_drop_pages():
+        if "held_experts" not in fixed and settings.held_experts != n_used < n_experts and can_drop_pages():
             # As many as a row uses are the least; a plan takes as many as there is room for.
             yield replace(settings, held_experts=n_used)
 
