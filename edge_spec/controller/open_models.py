@@ -32,6 +32,7 @@ from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.trimmed_model import TrimmedModel
+from edge_spec.tokens.kept_tokens import KeptTokens
 from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["FAILURES", "OpenModels"]
@@ -342,6 +343,8 @@ class _SmallerModels:
         # Of the first text, by role; and of a further one, the target among them.
         self._first: dict[str, LanguageModel] = {}
         self._paths: dict[str, TextPath] = {}
+        # One for the models of all texts: it takes some bytes for each token of the target's vocabulary.
+        self._kept: dict[str, KeptTokens | None] = {}
 
     def remember(self, name: str, learner: Chooser) -> None:
         """Note what learns; it is given what was learned before as soon as the whole drafter is built.
@@ -378,5 +381,6 @@ class _SmallerModels:
         else:
             own = replace(self._candidate.models[role], trees=trees)
             model = self._first[role] = self._open(role, self._candidate, own).model
-        kept = kept_tokens(self._files["target"], self._files[role])
+            self._kept[role] = kept_tokens(self._files["target"], self._files[role])
+        kept = self._kept[role]
         return model if kept is None else TrimmedModel(model, kept)

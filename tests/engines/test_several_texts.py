@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trimmed_files import write_trimmed
 
 import edge_spec
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.errors import PromptTooLong
 from edge_spec.model import TextModel
-from edge_spec.models import resolve_family
+from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.pool import pool_of
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -191,3 +195,42 @@ def test_answers_share_their_prompt_however_often_it_is_asked(shared: TextModel)
         assert shared.rows["prompt"] - before < 2 * len(replies.answers[0].prompt)
         counts.append(len(shared.texts._target.texts))
     assert counts[-1] == counts[-2] <= 2 * shared.most_texts + 1
+
+
+@pytest.mark.parametrize("engine", ["llama", pytest.param("onnx", marks=needs_kernels)])
+def test_conversations_in_turn_leave_nothing_but_their_words(engine: str, tmp_path: Path) -> None:
+    """Twenty more conversations than there are cells for bring words, and nothing else that lives or is claimed."""
+    with edge_spec.load("demo", engine=engine, speculation="ngram", n_ctx=256, cache_dir=tmp_path) as model:
+        model.ledger.claim("test", "the rest", max(0, (model.ledger.left_bytes or 0) - 1000))
+        chats = [model.chat("You are a friend.", seed=number, max_tokens=4) for number in range(60)]
+        grown, claimed = [], []
+        for first in range(0, 60, 20):
+            before = living()
+            for turn in range(2):
+                for chat in chats[first : first + 20]:
+                    chat.send(f"What is {first} times {turn}?").read()
+            grown.append({name: n for name, n in (living() - before).items() if n > 0})
+            claimed.append([(each.owner, each.name, each.predicted_bytes) for each in model.ledger])
+    assert grown[1:] == [{"Message": 80, "Turn": 40}] * 2
+    assert claimed[0] == claimed[1] == claimed[2]
+
+
+@needs_kernels
+def test_the_drafters_of_all_texts_share_one_list_of_tokens(tmp_path: Path) -> None:
+    """A list takes some bytes for each token of the vocabulary, which nobody claims for every text."""
+    target = inspect(resolve_family("demo").target)
+    draft = tmp_path / "draft.gguf"
+    write_trimmed(resolve_family("demo").draft, draft, range(0, target.n_vocab, 3), target)
+    before = living()["KeptTokens"]
+    with edge_spec.load(target.path, draft=draft, speculation="sequence", engine="onnx", cache_dir=tmp_path) as model:
+        model.generate_many(PROMPTS, seed=1, max_tokens=4).read()
+        assert living()["KeptTokens"] == before + 1
+
+
+def living() -> Counter[str]:
+    """Count the objects of this package, by class."""
+    gc.collect()
+    kinds = (type(each) for each in gc.get_objects())
+    # Arrays of ctypes, which have classes of their own, come and go.
+    own = (kind for kind in kinds if not issubclass(kind, ctypes.Array))
+    return Counter(kind.__name__ for kind in own if str(kind.__module__).startswith("edge_spec."))
