@@ -6,18 +6,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from families import EXPERT_FAMILIES, FAMILIES
 from forked import forked
+from gemma4_shapes import SHAPES, write_gemma4
 from gguf_files import write_gguf
 from hostile_gguf import HostileGGUF, read_gguf
+from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 
 from edge_spec.cli import main
 from edge_spec.engines import trial
+from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.trial import require_sound
-from edge_spec.errors import UnsupportedModel
+from edge_spec.errors import EdgeSpecError, UnsupportedModel
 from edge_spec.models import ModelFile, inspect, resolve_family
 from edge_spec.models.gguf.types import TYPES
 
@@ -178,3 +185,77 @@ def test_reading_with_llama_cpp_imports_its_functions_alone() -> None:
     code = f"import sys; names = 'jinja2', 'email', 'llama_cpp'; {told}; {whole}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False", "False", "True", "Llama"]
+
+
+# --- every family
+
+
+EXPERTS = {"n_layers": 2, "attention": (1,), "experts": (8, 2, 96)}
+HYBRIDS = {
+    **{name: SMALL_HYBRIDS[name] for name in ("lfm2", "qwen35")},
+    **{f"{name}moe": replace(SMALL_HYBRIDS[name], architecture=f"{name}moe", **EXPERTS) for name in ("lfm2", "qwen35")},
+}
+GEMMA4 = {name: shape for name, shape in SHAPES.items() if name.startswith("as ")}
+CERTAIN = (
+    "expert_count",
+    "expert_used_count",
+    "head_count",
+    "head_count_kv",
+    "key_length",
+    "block_count",
+    "embedding_length",
+)
+"""Numbers without which there is no model."""
+
+
+def model_of(family: str, path: Path) -> HostileGGUF:
+    """A small sound model of a family."""
+    if family in HYBRIDS:
+        write_hybrid(path, HYBRIDS[family], "Q4_0", seed=1)
+    elif family in GEMMA4:
+        write_gemma4(path, GEMMA4[family], "Q4_0")
+    else:
+        write_gguf(path, **(FAMILIES | EXPERT_FAMILIES)[family])
+    return read_gguf(path)
+
+
+def contradictions(sound: HostileGGUF) -> Iterator[tuple[str, HostileGGUF, bool]]:
+    """What a model says, changed in one place; whether it is none with that."""
+    architecture = str(sound.values["general.architecture"][1])
+    for name, (kind, value) in sound.values.items():
+        changes: list[Any] = {4: [0, 2**31, 2**32 - 1], 5: [0, -1], 6: [0.0, -1.0, float("nan"), float("inf")]}.get(
+            kind, []
+        )
+        if kind == 9 and name.startswith(architecture):
+            changes = [(value[0], []), (value[0], value[1][:-1]), (value[0], [type(each)(0) for each in value[1]])]
+        for change in changes if name.startswith(architecture) else ():
+            made = HostileGGUF(sound.values | {name: (kind, change)}, sound.tensors)
+            yield f"{name} = {change}", made, name.endswith(CERTAIN) and kind != 9 and change != value
+        if name.startswith(architecture):
+            values = {other: each for other, each in sound.values.items() if other != name}
+            yield f"no {name}", HostileGGUF(values, sound.tensors), name.endswith(("block_count", "embedding_length"))
+    seen = set()
+    for name, (shape, kind, raw) in sound.tensors.items():
+        role = "".join(part for part in name.split(".") if not part.isdigit())
+        if role not in seen:
+            seen.add(role)
+            others = {other: each for other, each in sound.tensors.items() if other != name}
+            yield f"no {name}", HostileGGUF(sound.values, others), False
+            if shape[-1] > 1:
+                half = ((*shape[:-1], shape[-1] // 2), kind, raw[: len(raw) // shape[-1] * (shape[-1] // 2)])
+                yield f"half of {name}", HostileGGUF(sound.values, sound.tensors | {name: half}), True
+
+
+@pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+@pytest.mark.parametrize("family", [*FAMILIES, *EXPERT_FAMILIES, *HYBRIDS, *GEMMA4])
+def test_a_model_of_any_family_that_contradicts_itself_is_refused_in_a_line(family: str, tmp_path: Path) -> None:
+    sound, path, accepted = model_of(family, tmp_path / "sound.gguf"), tmp_path / "changed.gguf", []
+    for number, (what, model, is_none) in enumerate(contradictions(sound)):
+        model.write(path)
+        try:
+            transcribe(inspect(path), tmp_path / str(number))
+        except EdgeSpecError as error:
+            assert "\n" not in str(error) and error.hint, what
+        else:
+            accepted += [what] * is_none
+    assert accepted == []

@@ -389,12 +389,13 @@ def read_rotary(
             raise llama_only(file, f"has {tensor.name} in the shape {tensor.shape} instead of {(n_rotary // 2,)}")
         return tensor_values(tensor).astype(np.float64)
 
-    def setting(name: str, default: float) -> float:
-        """Return a setting of YaRN, where it is heeded."""
-        return _number(header, f"{rope}scaling.yarn_{name}", default, least=0) if kind.yarn_settings else default
+    def turns(name: str, default: float) -> float:
+        """Return a bound of YaRN, where it is heeded."""
+        return _number(header, f"{rope}scaling.yarn_{name}", default) if kind.yarn_settings else default
 
     temperature = f"{file.architecture}.{_TEMPERATURE}"
     heats = _number(header, temperature, 0.0, least=0) if kind.temperature else 0.0
+    multiplier = _number(header, rope + "scaling.yarn_log_multiplier", 0.0, least=0) if kind.yarn_settings else 0.0
 
     def rotary(base: float, factor: float, attention_factor: float, *, divided: bool = True) -> Rotary:
         freqs = divisors("rope_freqs") if divided else None
@@ -403,10 +404,10 @@ def read_rotary(
             base,
             factor=factor,
             yarn=scaling == "yarn",
-            n_original=int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train or 1)),
+            n_original=int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train or 1, least=1)),
             attention_factor=attention_factor,
-            turns=(setting("beta_fast", BETA_FAST), setting("beta_slow", BETA_SLOW)),
-            log_multiplier=setting("log_multiplier", 0.0),
+            turns=(turns("beta_fast", BETA_FAST), turns("beta_slow", BETA_SLOW)),
+            log_multiplier=multiplier,
             temperature=heats,
             divisors=divisors("rope_factors_short") if divided and freqs is None else freqs,
             long_divisors=divisors("rope_factors_long") if divided and freqs is None else freqs,
@@ -542,7 +543,7 @@ def _expert_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict
         needed["exp_probs_b.bias"] = (n,)
     if experts.biased:
         needed |= {"ffn_gate_inp.bias": (n,), "ffn_gate_exps.bias": (n_ff, n), "ffn_up_exps.bias": (n_ff, n)}
-        needed["ffn_down_exps.bias"] = (embd, n)
+        needed |= {"ffn_down_exps.bias": (embd, n), "attn_output.bias": (embd,)}
     if network.has_shared:
         up = network.tensors.get("blk.0.ffn_up_shexp.weight")
         n_shared = up.shape[-1] if up is not None else 0
