@@ -160,3 +160,46 @@ def test_conversations_side_by_side_outgrow_their_contexts_as_each_alone(
             for reply in replies:
                 reply.read()
             assert [reply.token_ids for reply in replies] == [each.answers[turn] for each in alone]
+
+
+@of_each_kind
+def test_a_question_that_outgrows_the_context_takes_no_cells_of_a_text_that_begins_alike(
+    files: dict[str, Path], kind: str
+) -> None:
+    """What is left of it is read in its new places; moved cells of another text have other bits."""
+    shorter = "Tell me a story about a dog. " * 2
+    question = shorter + "And then? " * 4
+    for seed in range(4):
+        with loaded(files[kind]) as model:
+            session = begun(model, seed=seed, temperature=1.0)
+            alone = session.send(question)
+            alone.read()
+            assert session.n_seen < session.n_tokens
+        with loaded(files[kind]) as model:
+            other = begun(model, temperature=1.0).send(shorter)
+            next(other)
+            beside = begun(model, seed=seed, temperature=1.0).send(question)
+            beside.read()
+            n_moved = N_CTX // 2
+            assert other.prompt[:n_moved] == beside.prompt[:n_moved] and not other.has_ended
+            assert beside.token_ids == alone.token_ids
+
+
+@of_each_kind
+def test_a_conversation_that_outgrows_its_context_after_it_lost_its_cells_is_told_so(
+    files: dict[str, Path], kind: str
+) -> None:
+    with loaded(files[kind]) as model:
+        notices: list[str] = []
+        session = begun(model, temperature=1.0)
+        session.on_notice = notices.append
+        for question in QUESTIONS[:2]:
+            session.send(question).read()
+        assert session.n_seen == session.n_tokens
+        # As where there is no room for a copy when others need the cells.
+        model.texts.release(session)
+        other = begun(model, seed=6, temperature=1.0).send(QUESTIONS[0])
+        next(other)
+        session.send("And then? " * 8).read()
+        assert session.n_seen < session.n_tokens
+        assert any("read again" in each for each in notices)
