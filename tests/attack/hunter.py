@@ -69,7 +69,9 @@ def _smaller(told: Story) -> Iterator[Story]:
     if "draft_engine" in told:
         yield {name: value for name, value in told.items() if name != "draft_engine"}
     for name, value in told["load"].items():
-        rest = {other: each for other, each in told["load"].items() if other != name}
+        # Neither engine takes every type of keys with every type of values.
+        gone = ("kv_k", "kv_v") if name in ("kv_k", "kv_v") else (name,)
+        rest = {other: each for other, each in told["load"].items() if other not in gone}
         if name == "n_threads" and value != 1:
             yield {**told, "threads": 1, "load": {**rest, name: 1}}
         elif name not in ("n_ctx", "n_threads"):

@@ -470,7 +470,7 @@ def _compare(
     played.counts["left out: forgotten by its reader"] += len(both[0]) - len(both[1])
     for wanted, found in zip(*both, strict=False):
         difference = wanted.difference(found)
-        reason = _may_differ(story, ask, found, drafted) if difference else ""
+        reason = _may_differ(story, ask, wanted, found, drafted) if difference else ""
         if reason:
             if chat is not None:
                 parted.add(chat)
@@ -481,10 +481,13 @@ def _compare(
             played.finds.append(f"{where}: {difference}")
 
 
-def _may_differ(story: Mapping[str, Any], ask: Ask, found: Outcome, drafted: _Side) -> str:
+def _may_differ(story: Mapping[str, Any], ask: Ask, wanted: Outcome, found: Outcome, drafted: _Side) -> str:
     """Return why a text may be another one; empty if it may not: whoever reads it has been told."""
     notices = (*drafted.notices.get(ask.get("chat", -1), ()), *found.notices)
-    if any("words may differ" in each or "memory is scarce" in each for each in notices):
+    # That of the machine, which others use as well, may have been when it was written alone.
+    if wanted.reason == "memory" or any(
+        "words may differ" in each or "memory is scarce" in each for each in (*notices, *wanted.notices)
+    ):
         return "told that memory is scarce"
     # Cells that were never moved get the same bits again, where the engine is known to give them.
     gets_same_bits = drafted.model.followed["target"].model.capabilities.reuse_step == 1
