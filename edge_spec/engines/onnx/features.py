@@ -41,6 +41,11 @@ class Features:
         self._n_last = 0
         self._place_of = np.full(n_cells, -1, np.int16)
 
+    @property
+    def cell_bytes(self) -> int:
+        """What the row of a cell takes."""
+        return self._rows[:1].nbytes + self._scales[:1].nbytes
+
     def __getitem__(self, cells: Cells | slice) -> npt.NDArray[Any]:
         """Return the rows of some cells, f16 ``[n, width]``."""
         self._settle()

@@ -75,12 +75,15 @@ class OnnxPool:
         self.capabilities = capabilities
         self.n_vocab = session.n_vocab
         self.n_ctx = settings.n_ctx
-        self.cell_bytes = session.cell_bytes
         states = session.states
         self.text_bytes = 0 if states is None else states.kept_bytes + states.state_bytes * (1 + most_copies(settings))
         self.tiles = Tiles(session.n_tiles)
         self._session: Session | None = session
         self._name = name
+
+    @property
+    def cell_bytes(self) -> int:
+        return self._session.cell_bytes if self._session is not None else 0
 
     @property
     def max_rows(self) -> int:

@@ -74,8 +74,9 @@ class Session(Runner):
 
     @property
     def cell_bytes(self) -> int:
-        """What a token takes in a cache."""
-        return self._source.cell_numbers * (2 if self._f16 else 4)
+        """What a token takes in a cache, with what is kept of it for a head."""
+        of_features = self.features.cell_bytes if self.features is not None else 0
+        return self._source.cell_numbers * (2 if self._f16 else 4) + of_features
 
     def give_features(self, tail: bytes, name: str, width: int, *, coarse: bool = False) -> Features:
         """From now on keep what further nodes compute of every token. Cells that are in the cache already have zeros.
