@@ -107,9 +107,9 @@ class LoadKeywords(TypedDict, total=False):
     on_progress: Annotated[
         Progress,
         python_option(
-            "Called with a stage, bytes done and bytes in all; at its end they are equal. The stages of a file are "
-            "`transcribing`, where it has to be transcribed first, `loading`, and `calibrating`, counted in trials, "
-            "when it is first run so."
+            "Called with a stage, how much is done and how much there is in all; at its end they are equal. The stages "
+            "of a file are `transcribing`, where it has to be transcribed first, and `loading`, both counted in "
+            "bytes, and `calibrating`, counted in trials, when it is first run so."
         ),
     ]
     watch: Annotated[

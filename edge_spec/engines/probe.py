@@ -376,8 +376,8 @@ def _reads_alike(model: Probed, text: Sequence[int], depth: int, *, step: Callab
     """Return whether a text leaves the same cells read at once, in other chunks, and in decodes of all widths.
 
     Rows after it show it: each of them depends on all cells. What is in the cache was read in chunks and in decodes by
-    turns; where it is like what is read at once, each of these ways is, and else they are tried one by one, since
-    there were widths among them that have turned out to be others.
+    turns; where it is not like what is read at once, chunks are tried alone, since there were widths among the decodes
+    that have turned out to be others.
     """
     depth = min(depth, model.n_ctx - 4)
     if depth < 12:
@@ -394,12 +394,11 @@ def _reads_alike(model: Probed, text: Sequence[int], depth: int, *, step: Callab
     model.rollback(0)
     model.prefill(text[:depth])
     at_once = rows_after()
-    if at_once == by_turns:
-        return True
-    model.rollback(0)
-    _read_on(model, text, depth)
-    if rows_after() != at_once:
-        return False
+    if at_once != by_turns:
+        model.rollback(0)
+        _read_on(model, text, depth)
+        if rows_after() != at_once:
+            return False
     model.rollback(0)
     turn = 0
     while model.n_past < depth:

@@ -96,26 +96,37 @@ class Interruptible(Closing, Iterator[Piece]):
 
     def next_piece(self, reader: Reader) -> Piece | None:
         """Write the next piece for a reader, once nobody else writes one; None at the end."""
-        with self.being_read(reader):
-            return self._next_piece()
+        # Not in a context of a generator: Ctrl-C at its entry would leave it suspended, and this locked.
+        try:
+            with self._advancing:
+                try:
+                    self._begin_reading(reader)
+                    return self._next_piece()
+                finally:
+                    self._unread_since, self._advances_in = monotonic(), None
+        finally:
+            # Whoever cancelled it meanwhile could not end it.
+            if self._cancelled.is_set():
+                self.end_unread()
 
     @contextmanager
     def being_read(self, reader: Reader) -> Iterator[None]:
         """A context in which a reader has it, once nobody else has."""
         try:
             with self._advancing:
-                self.reader = reader
-                self._advances_in = threading.get_ident()
-                self._deadline.start()
                 try:
+                    self._begin_reading(reader)
                     yield
                 finally:
-                    self._unread_since = monotonic()
-                    self._advances_in = None
+                    self._unread_since, self._advances_in = monotonic(), None
         finally:
-            # Whoever cancelled it meanwhile could not end it.
             if self._cancelled.is_set():
                 self.end_unread()
+
+    def _begin_reading(self, reader: Reader) -> None:
+        self.reader = reader
+        self._advances_in = threading.get_ident()
+        self._deadline.start()
 
     @abstractmethod
     def _next_piece(self) -> Piece | None:

@@ -267,9 +267,6 @@ class KeptTexts:
         """Have ``n`` more cells, if the budget has room for them; for what is only kept no more than it may take."""
         pool = self._target.pool
         assert pool is not None
-        if sum(each.model.n_past > 0 for each in self._target.texts) >= pool.max_paths:
-            # It is not cells that are lacking.
-            return False
         most = self._n_planned + self._target.most_texts * pool.n_ctx
         # All cells are copied: by steps of a quarter that is rare. For what is only kept small steps are not worth it.
         steps = [max(n, pool.n_cells // part) for part in _STEPS]

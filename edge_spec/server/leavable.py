@@ -70,3 +70,6 @@ def _make(work: Callable[[], T], outcome: Future[T]) -> None:
         outcome.set_result(work())
     except BaseException as error:
         outcome.set_exception(error)
+    finally:
+        # An error holds this call, and must not be held by it, nor hold what it worked on.
+        del work, outcome

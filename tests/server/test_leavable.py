@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -84,3 +85,24 @@ def test_its_threads_end_with_it_and_hold_nothing(gate: threading.Event) -> None
     dropped = asyncio.run(calling())
     gate.set()
     wait_until(lambda: set(threading.enumerate()) <= before and dropped() is None)
+
+
+def test_what_failed_holds_nothing_that_it_worked_on() -> None:
+    """Nor until somebody collects garbage: the memory that was claimed for it is given back at once."""
+
+    class Held:
+        def fail(self) -> None:
+            raise ZeroDivisionError
+
+    async def calling() -> weakref.ref[Held]:
+        calls, held = LeavableCalls(), Held()
+        with pytest.raises(ZeroDivisionError):
+            await calls.call(held.fail)
+        return weakref.ref(held)
+
+    gc.disable()
+    try:
+        dropped = asyncio.run(calling())
+        wait_until(lambda: dropped() is None)
+    finally:
+        gc.enable()
