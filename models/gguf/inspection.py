@@ -166,7 +166,7 @@ _EXACT = re.compile(r"norm|bias$|^rope_|ssm_(a|d|conv1d)\b|sinks")
 
 
 def _require_computable(header: GGUFHeader, tensors: Iterable[TensorInfo]) -> None:
-    """Refuse types of tensors, and numbers, with which libraries end the process."""
+    """Refuse types of tensors, and numbers, with which libraries end the process, or never return."""
     for tensor in tensors:
         is_exact = len(tensor.shape) == 1 or _EXACT.search(tensor.name)
         if tensor.type_name in _NOT_WEIGHTS or (is_exact and tensor.type_name != "F32"):
@@ -175,8 +175,11 @@ def _require_computable(header: GGUFHeader, tensors: Iterable[TensorInfo]) -> No
                 f"{header.path} holds {tensor.name!r} in the type {tensor.type_name}, not {wanted}",
                 hint="convert the model again with a current llama.cpp",
             )
+    # A model without rotary embeddings may say 0 of them.
+    has_rotary = any(key.endswith(".rope.freq_base") for key in header.metadata)
     for key, value in header.metadata.items():
-        if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < math.inf):
+        is_endless = has_rotary and value == 0 and key.endswith((".rope.dimension_count", ".rope.dimension_count_swa"))
+        if is_endless or (key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < math.inf)):
             raise UnsupportedModel(
                 f"{header.path} has {key} = {value!r:.32}", hint="convert the model again with a current llama.cpp"
             )

@@ -77,6 +77,16 @@ def test_norms_are_exact(name: str, sound: Callable[[], HostileGGUF], tmp_path: 
         inspect(model.write(tmp_path / "norm.gguf"))
 
 
+@pytest.mark.parametrize("name", ["dimension_count", "dimension_count_swa"])
+def test_rotary_embeddings_turn_some_numbers(name: str, sound: Callable[[], HostileGGUF], tmp_path: Path) -> None:
+    """With none of a model that has them, decodes of llama.cpp may never end."""
+    model = sound()
+    model.values["llama.rope.freq_base"] = (6, 10000.0)
+    model.values[f"llama.rope.{name}"] = (4, 0)
+    with pytest.raises(UnsupportedModel, match=f"llama.rope.{name} = 0"):
+        inspect(model.write(tmp_path / "rotary.gguf"))
+
+
 @pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
 def test_an_epsilon_is_a_small_number(epsilon: float, sound: Callable[[], HostileGGUF], tmp_path: Path) -> None:
     model = sound()
