@@ -224,7 +224,12 @@ def _widths_alike(
         for start, n, single in wanted:
             if single and len(runs[0]) < 2:
                 continue
-            _read_on(model, ahead, start, runs[-1])
+            if model.capabilities.rollback < ANYWHERE:
+                # A state stays at the end of what was read at once, to which each width goes back.
+                model.rollback(0)
+                model.prefill(ahead[:start])
+            else:
+                _read_on(model, ahead, start, runs[-1])
             is_first = (start, n) == every[0] and not single
             # Two rows are of every class, and so what they leave in the cache is like what it will be used with.
             read = runs[0][:: 1 - len(runs[0])] if single else {width for run in runs for width in run}

@@ -19,6 +19,7 @@ from gguf_files import write_gguf
 from hostile_gguf import HostileGGUF, read_gguf
 from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 
+import edge_spec
 from edge_spec.cli import main
 from edge_spec.engines import trial
 from edge_spec.engines.onnx.kernels import available
@@ -85,6 +86,30 @@ def test_rotary_embeddings_turn_some_numbers(name: str, sound: Callable[[], Host
     model.values[f"llama.rope.{name}"] = (4, 0)
     with pytest.raises(UnsupportedModel, match=f"llama.rope.{name} = 0"):
         inspect(model.write(tmp_path / "rotary.gguf"))
+
+
+@pytest.mark.parametrize(("kind", "n"), [("", 65), ("_swa", 33), ("_swa", 2**31 - 1), ("_swa", None)])
+def test_no_more_numbers_of_a_head_are_turned_than_it_has(kind: str, n: int | None, tmp_path: Path) -> None:
+    """With a window as many as without, if nothing is said of them. Decodes of llama.cpp would end the process."""
+    base = write_gemma4(tmp_path / "sound.gguf", SHAPES["as E2B: shared layers, a table"], "Q4_0")
+    model = read_gguf(base)
+    key = f"gemma4.rope.dimension_count{kind}"
+    if n is None:
+        del model.values[key]
+    else:
+        model.values[key] = (4, n)
+    with pytest.raises(UnsupportedModel, match="numbers of a head"):
+        edge_spec.load(model.write(tmp_path / "turned.gguf"), engine="llama", n_ctx=64, cache_dir=tmp_path)
+
+
+def test_a_hybrid_is_calibrated_in_a_small_context(tmp_path: Path) -> None:
+    """Its state goes back to where a prompt ended, and not to every token."""
+    path = write_hybrid(tmp_path / "model.gguf", SMALL_HYBRIDS["qwen35"], "Q4_0", seed=1, noise=0.0)
+    given: dict[str, Any] = {"engine": "llama", "n_ctx": 64, "n_threads": 1, "cache_dir": tmp_path}
+    with edge_spec.load(path, speculation="off", **given) as model:
+        reply = model.generate("A", max_tokens=4, seed=1, ignore_eos=True, raw=True)
+        reply.read()
+        assert len(reply.token_ids) == 4
 
 
 @pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
