@@ -178,6 +178,10 @@ def _require_computable(header: GGUFHeader, tensors: Iterable[TensorInfo]) -> No
     # A model without rotary embeddings may say 0 of them.
     has_rotary = any(key.endswith(".rope.freq_base") for key in header.metadata)
     for key, value in header.metadata.items():
+        if key.endswith(".rope.dimension_sections") and isinstance(value, GGUFArray) and not any(value.raw()):
+            raise UnsupportedModel(
+                f"{header.path} has only zeros as {key}", hint="convert the model again with a current llama.cpp"
+            )
         is_endless = has_rotary and value == 0 and key.endswith((".rope.dimension_count", ".rope.dimension_count_swa"))
         if is_endless or (key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < math.inf)):
             raise UnsupportedModel(

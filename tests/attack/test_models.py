@@ -112,6 +112,15 @@ def test_a_hybrid_is_calibrated_in_a_small_context(tmp_path: Path) -> None:
         assert len(reply.token_ids) == 4
 
 
+def test_sections_of_rotary_embeddings_are_not_all_empty(sound: Callable[[], HostileGGUF], tmp_path: Path) -> None:
+    model = sound()
+    model.values["llama.rope.dimension_sections"] = (9, (5, [0, 0, 0, 0]))
+    with pytest.raises(UnsupportedModel, match="only zeros as"):
+        inspect(model.write(tmp_path / "sections.gguf"))
+    model.values["llama.rope.dimension_sections"] = (9, (5, [4, 2, 2, 0]))
+    inspect(model.write(tmp_path / "sections.gguf"))
+
+
 @pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
 def test_an_epsilon_is_a_small_number(epsilon: float, sound: Callable[[], HostileGGUF], tmp_path: Path) -> None:
     model = sound()
