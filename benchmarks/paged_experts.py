@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def on_onnx(asked: dict[str, Any]) -> dict[str, Any]:
-    """What one run of ours takes: seconds to load, to the first token and for each further one."""
+    """Measure one run of ours: seconds to load, to the first token and for each further one."""
     import edge_spec
 
     begin = perf_counter()
@@ -84,7 +84,7 @@ def on_llama(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured(asked: dict[str, Any]) -> dict[str, Any]:
-    """What one run takes, and how much it read from the disk."""
+    """Measure one run, and how much it reads from the disk."""
     found = {"onnx": on_onnx, "llama": on_llama}[asked["engine"]](asked)
     lines = Path("/proc/self/io").read_text("ascii").splitlines()
     read = next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))

@@ -20,7 +20,7 @@ __all__ = ["LeavableCalls"]
 T = TypeVar("T")
 
 _RECHECK_S = 0.05
-"""What waits for room checks for it so often."""
+"""While too many calls that were left go on, the next one looks so often whether one has ended."""
 
 _MOST_LEFT = 2
 """Each one that was left keeps a processor busy, and what it works on in memory."""
@@ -29,14 +29,14 @@ _LOWEST = 19
 
 
 class LeavableCalls:
-    """Makes calls one after the other, for which nobody has to wait. Belongs to one event loop."""
+    """Makes calls one after the other, each in a thread; who asked may leave. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Lock()
         self._left: set[Future[Any]] = set()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns. If nobody waits for it any more, the next one need not wait for it either."""
+        """Return what ``work`` returns. A cancelled task leaves it running, and the next call begins."""
         async with self._turns:
             while len(self._left) >= _MOST_LEFT:
                 await asyncio.sleep(_RECHECK_S)

@@ -166,7 +166,7 @@ def test_conversations_side_by_side_outgrow_their_contexts_as_each_alone(
 def test_a_question_that_outgrows_the_context_takes_no_cells_of_a_text_that_begins_alike(
     files: dict[str, Path], kind: str
 ) -> None:
-    """What is left of it is read in its new places; moved cells of another text have other bits."""
+    """Its rest is read in its new places; moved cells of another text have other bits."""
     shorter = "Tell me a story about a dog. " * 2
     question = shorter + "And then? " * 4
     for seed in range(4):
@@ -196,7 +196,7 @@ def test_a_conversation_that_outgrows_its_context_after_it_lost_its_cells_is_tol
         for question in QUESTIONS[:2]:
             session.send(question).read()
         assert session.n_seen == session.n_tokens
-        # As where there is no room for a copy when others need the cells.
+        # As when others needed its cells, and memory had no room for a copy.
         model.texts.release(session)
         other = begun(model, seed=6, temperature=1.0).send(QUESTIONS[0])
         next(other)

@@ -218,7 +218,7 @@ def test_conversations_in_turn_leave_nothing_but_their_words(engine: str, tmp_pa
 
 @needs_kernels
 def test_the_drafters_of_all_texts_share_one_list_of_tokens(tmp_path: Path) -> None:
-    """A list takes some bytes for each token of the vocabulary, which nobody claims for every text."""
+    """The ledger has room for one list, which takes some bytes for each token of the vocabulary."""
     target = inspect(resolve_family("demo").target)
     draft = tmp_path / "draft.gguf"
     write_trimmed(resolve_family("demo").draft, draft, range(0, target.n_vocab, 3), target)

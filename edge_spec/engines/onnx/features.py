@@ -43,7 +43,7 @@ class Features:
 
     @property
     def cell_bytes(self) -> int:
-        """What the row of a cell takes."""
+        """Bytes that the row of a cell takes."""
         return self._rows[:1].nbytes + self._scales[:1].nbytes
 
     def __getitem__(self, cells: Cells | slice) -> npt.NDArray[Any]:

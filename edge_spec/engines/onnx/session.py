@@ -74,7 +74,7 @@ class Session(Runner):
 
     @property
     def cell_bytes(self) -> int:
-        """What a token takes in a cache, with what is kept of it for a head."""
+        """Bytes that a token takes in a cache, with its features for a head."""
         of_features = self.features.cell_bytes if self.features is not None else 0
         return self._source.cell_numbers * (2 if self._f16 else 4) + of_features
 
