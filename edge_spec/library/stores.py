@@ -211,7 +211,7 @@ def _below(folder: Path) -> Iterator[Path]:
     level, n_folders = [folder], 0
     for _ in range(_MOST_LEVELS):
         below: list[Path] = []
-        for each in level[: _MOST_FOLDERS - n_folders]:
+        for each in level[: max(0, _MOST_FOLDERS - n_folders)]:
             with suppress(OSError, ValueError), os.scandir(each) as entries:
                 for entry in entries:
                     yield Path(entry.path)
