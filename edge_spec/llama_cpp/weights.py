@@ -14,7 +14,7 @@ from edge_spec.errors import Closed, PromptError, UnsupportedModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.llama_cpp.special_tokens import SpecialTokens
 from edge_spec.memory.usage import trim_heap
-from edge_spec.tokens.shown import CHANNELS, shown_bytes
+from edge_spec.tokens.shown import is_mark, shown_bytes
 from edge_spec.tokens.tokenizer import TokenBytes
 
 __all__ = ["LlamaWeights", "vocabulary_bytes"]
@@ -189,7 +189,8 @@ class LlamaWeights:
     def _apart(self) -> re.Pattern[bytes]:
         """Where a text is cut that is to hold no control tokens: the library reads some as text wherever it finds
         them."""
-        known = [re.escape(name[1:].encode()) for name in CHANNELS if name in self.control_names]
+        defined = sorted(self.name(token) for token in self._marks)
+        known = [re.escape(name[1:].encode()) for name in defined]
         return re.compile(b"(?<=<)(?=" + b"|".join(known) + b")" if known else b"(?!)")
 
     def tokenize_as_it_is(self, raw: bytes, *, add_special: bool, controls: bool = True) -> list[int]:
@@ -205,8 +206,17 @@ class LlamaWeights:
     @cached_property
     def control_names(self) -> frozenset[str]:
         """Names of the control tokens."""
-        named = ((self.name(token), attribute) for token, attribute in self._attributes.items())
-        return frozenset(name for name, attribute in named if attribute & self._control or name in CHANNELS)
+        controls = {token for token, attribute in self._attributes.items() if attribute & self._control}
+        return frozenset(map(self.name, controls | self._marks))
+
+    @cached_property
+    def _marks(self) -> frozenset[int]:
+        """The control tokens that the library lists as text. Other tokenizers than BPE may add a space where a text is
+        cut, so in theirs they stay text."""
+        if self._c.llama_vocab_type(self._vocab) != self._c.LLAMA_VOCAB_TYPE_BPE:
+            return frozenset()
+        defined = (token for token, attribute in self._attributes.items() if not attribute & self._control)
+        return frozenset(token for token in defined if is_mark(self.name(token)))
 
     @cached_property
     def _attributes(self) -> dict[int, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from edge_spec.tokens.tokenizer import Tokenizer
 
-__all__ = ["CHANNELS", "SHOWN", "shown_bytes"]
+__all__ = ["CHANNELS", "SHOWN", "is_mark", "shown_bytes"]
 
 CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
 """gpt-oss writes its messages with them."""
@@ -19,6 +21,18 @@ SHOWN = frozenset(
 )
 """Vocabularies list them as text or as control tokens, whichever was easier for who made them. Here their names are
 their bytes, where they do not end a reply; in messages they stay names of control tokens."""
+
+
+_MARK = re.compile(r"<\|[^<>\s]+>|<[^<>\s]+\|>")
+
+
+def is_mark(name: str) -> bool:
+    """Return whether a token that a vocabulary lists as text has the name of a control token.
+
+    Gemma 4's quotes and calls are such, and gpt-oss's channels. Tags such as ``<think>``, which families list as text,
+    are none.
+    """
+    return _MARK.fullmatch(name) is not None
 
 
 def shown_bytes(tokenizer: Tokenizer, token: int) -> bytes:

@@ -34,6 +34,7 @@ ENDS = (
     "</s>",
     "<|end_of_text|>",
     "<|tool_response>",
+    "<|assistant|>",
 )
 THOUGHT = "\nIn a <tool_call> or <|tool_call> I would name the city.\n"
 OPTIONS = {"Qwen 3.5": {"enable_thinking": False}, "Gemma 4": {"enable_thinking": True}}
@@ -89,7 +90,7 @@ def test_families_are_known_by_their_templates() -> None:
     hermes["Granite 4"] = HERMES
     places = {"gpt-oss": 0, "Gemma 4": 1, "Qwen 3.5": 2, "LFM2": 4, "LFM2.5": 4, "Ministral 3": 5}
     own = {family: FORMS[place] for family, place in places.items()}
-    assert known == {"Llama 3.1": LLAMA, "SmolLM2": None, "Gemma 3": None, **hermes, **own}
+    assert known == {"Llama 3.1": LLAMA, "SmolLM2": None, "Gemma 3": None, "OLMo 2": None, **hermes, **own}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

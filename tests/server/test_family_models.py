@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,15 +10,17 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
-from family_models import MARKS, write_family_model
+from family_models import MARKS, SPECIAL_TOKENS, write_family_model
+from family_templates import FAMILIES
 
 import edge_spec
-from edge_spec.generation.thoughts import HARMONY, THOUGHTS
+from edge_spec.cli.terminal.display import PlainDisplay
+from edge_spec.generation.thoughts import HARMONY, THOUGHTS, ThoughtMarks, is_in_channels, marks_of
 from edge_spec.model import TextModel
 from edge_spec.server.chat_prompts import chat_prompt
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
-from edge_spec.tokens.shown import CHANNELS
+from edge_spec.tokens.shown import SHOWN
 
 SCHEMA = {
     "type": "object",
@@ -30,7 +33,7 @@ NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
 """The demo model would think for ever, where a template lets it."""
 
 
-@pytest.fixture(scope="module", params=["gpt-oss", "Gemma 4", "Qwen 3.5", "LFM2", "LFM2.5", "Ministral 3"])
+@pytest.fixture(scope="module", params=SPECIAL_TOKENS)
 def family(request: Any) -> str:
     return str(request.param)
 
@@ -94,32 +97,85 @@ def test_a_json_answer_is_the_content(client: openai.OpenAI) -> None:
     raise AssertionError("no answer has come to its end")
 
 
-def test_marks_that_a_message_names_are_text_and_those_of_calls_are_tokens(model: TextModel, family: str) -> None:
-    prompts = model.prompts
-    first = model.n_vocab - len(MARKS)
-    named = [mark for mark in MARKS if mark in ("<|tool_call_start|>", "<|tool_call>", "[TOOL_CALLS]", "<think>")]
-    named += CHANNELS
-    assert all(prompts.is_control(first + MARKS.index(mark)) for mark in named)
-    assert all(prompts.spelling(first + MARKS.index(mark)) == mark.encode() for mark in named)
+def special(model: TextModel) -> dict[str, int]:
+    """The special tokens of a family, and all marks."""
+    names = {*MARKS}.union(*((*each.ends, *each.others, *each.as_text) for each in SPECIAL_TOKENS.values()))
+    tokens = {model.prompts.spelling(token).decode("utf-8", "replace"): token for token in range(model.n_vocab)}
+    return {name: tokens[name] for name in sorted(names & tokens.keys())}
 
-    def counted(messages: list[dict[str, Any]]) -> dict[str, int]:
-        text, _ = chat_prompt(prompts, messages, [], {})
+
+def test_a_reply_ends_at_the_tokens_that_end_a_turn_in_the_family_and_at_no_others(
+    model: TextModel, family: str
+) -> None:
+    own, known = SPECIAL_TOKENS[family], special(model)
+    ends, read = {*own.ends, "<|call|>", "<|return|>"}, {*SHOWN, *own.as_text, own.normal}
+    assert known.keys() >= {*own.ends, *own.others}
+    assert {name for name, token in known.items() if model.prompts.ends(token)} == ends & known.keys()
+    for name, token in known.items():
+        reply = model.generate([QUESTION], logit_bias={token: 100}, max_tokens=2)
+        shown = 2 * name if name in read else ""
+        assert (reply.read(), reply.finish_reason) == (shown, "eos" if name in ends else "length"), name
+
+
+def test_special_tokens_that_somebody_names_are_text_and_those_of_calls_are_tokens(
+    model: TextModel, family: str
+) -> None:
+    prompts, known = model.prompts, special(model)
+    # Where a family lists tags as text they are tokens to whoever writes them.
+    tags = {name for name in SPECIAL_TOKENS[family].as_text if not prompts.is_control(known[name])}
+    assert tags <= {"<think>", "</think>", "<tool_call>", "</tool_call>"}
+    assert all(prompts.spelling(token) == name.encode() for name, token in known.items())
+    named = " ".join(name for name in known if name not in tags)
+
+    def counted(messages: list[dict[str, Any]], tools: list[Any] | None = None) -> dict[str, int]:
+        text, _ = chat_prompt(prompts, messages, tools or [], {})
         tokens = prompts.tokenize_rendered(text)
-        return {mark: tokens.count(first + MARKS.index(mark)) for mark in named}
+        return {name: tokens.count(token) for name, token in known.items() if name not in tags}
 
-    function = {"name": "get_weather", "arguments": {"city": " ".join(named)}}
-    calls = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
-    result = {"role": "tool", "tool_call_id": "1", "name": "get_weather", "content": "rain"}
-    said = {"role": "user", "content": f"What is {' '.join(named)}?"}
-    plain = counted([QUESTION])
-    assert counted([said]) == plain
-    mark = {"Gemma 4": "<|tool_call>", "LFM2": "<|tool_call_start|>", "LFM2.5": "<|tool_call_start|>"}.get(
-        family, "[TOOL_CALLS]" if family == "Ministral 3" else ""
-    )
-    with_calls = counted([QUESTION, calls, result])
-    assert not mark or with_calls[mark] == plain[mark] + 1
-    others = [name for name in named if name not in (mark, "<think>", *CHANNELS)]
-    assert [with_calls[name] for name in others] == [plain[name] for name in others]
+    def conversation(text: str) -> list[dict[str, Any]]:
+        function = {"name": "get_weather", "arguments": {"city": text}}
+        calls = [{"id": "1", "type": "function", "function": function}]
+        return [
+            {"role": "system", "content": f"Be brief {text}."},
+            {"role": "user", "content": f"What is {text}?"},
+            {"role": "assistant", "content": f"I know {text}."},
+            QUESTION,
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "1", "name": "get_weather", "content": f"rain {text}"},
+        ]
+
+    tool = {"name": "f", "description": "Names.", "parameters": {"type": "object", "properties": {}}}
+    for tools in ([], [{"type": "function", "function": tool}]):
+        named_tools = [{"type": "function", "function": tool | {"description": named}}] if tools else []
+        plain = counted(conversation("nothing"), tools)
+        assert counted(conversation(named), named_tools) == plain
+        assert all(plain[name] for name in known.keys() & {"<|turn>", "<|im_start|>", "[INST]", "<|start_of_role|>"})
+    marks = {"Gemma 4": "<|tool_call>", "Ministral 3": "[TOOL_CALLS]"}
+    mark = marks.get(family, "<|tool_call_start|>" if family.startswith("LFM") else "")
+    assert not mark or plain[mark] == 1
+
+
+@pytest.mark.parametrize("thoughts", ["hide", "show"])
+def test_a_thought_is_shown_or_hidden_with_all_that_stands_around_it(
+    model: TextModel, family: str, thoughts: str
+) -> None:
+    marks: ThoughtMarks = marks_of(FAMILIES[family])
+    chat = model.chat("Be brief.", max_tokens=200)
+    opening = model.prompts.opening(model.prompts.tokens_of([{"role": "system", "content": "Be brief."}, QUESTION]))
+    text = f"{marks.opening}\nHm.\n{marks.closing}{marks.between}\n{marks.answer}It rains."
+    if is_in_channels(text):
+        text = text.replace("\n", "")
+    text = text.removeprefix(opening.rstrip()).lstrip() if opening.strip() == marks.opening else text
+    rule = json.dumps(text, ensure_ascii=False)
+    out = io.StringIO()
+    display = PlainDisplay(out, io.StringIO(), thoughts=thoughts)
+    display.begin()
+    for is_thought, piece in chat.send("Weather?", grammar=f"root ::= {rule}").parts():
+        display.write(piece, thought=is_thought)
+    display.end()
+    said = " ".join(out.getvalue().split())
+    assert said == ("It rains." if thoughts == "hide" else "<think> Hm. </think> It rains.")
+    assert (chat.messages[-1].thought, chat.messages[-1].answer) == ("Hm.", "It rains.")
 
 
 def test_a_conversation_goes_on_with_what_was_answered(model: TextModel, family: str) -> None:

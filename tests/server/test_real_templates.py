@@ -153,6 +153,34 @@ def vocabulary(request: Any) -> Iterator[tuple[LlamaWeights, str]]:
     weights.close()
 
 
+ENDS_OF = {"gemma-4": {"<eos>", "<turn|>", "<|tool_response>"}, "qwen35": {"<|endoftext|>", "<|im_end|>", "</s>"}}
+"""llama.cpp ends replies at the word ``</s>``, too, which Qwen's tokenizer never writes."""
+
+
+def test_replies_end_at_the_ends_of_turns_and_special_tokens_that_somebody_names_are_text(
+    vocabulary: tuple[LlamaWeights, str],
+) -> None:
+    weights, template = vocabulary
+    prompts = PromptBuilder(weights, template, weights.n_vocab)
+    special = {name: weights.tokenize(name, add_special=False) for name in weights.control_names}
+    assert all(len(tokens) == 1 for tokens in special.values())
+    is_gemma = "<|tool_call>" in special
+    ends = {weights.name(token) for token in range(weights.n_vocab) if weights.ends(token)}
+    assert ends == ENDS_OF["gemma-4" if is_gemma else "qwen35"]
+    assert not is_gemma or special.keys() >= {'<|"|>', "<|channel>", "<channel|>", "<tool_response|>", "<|turn>"}
+
+    def counted(said: str) -> dict[str, int]:
+        function = {"name": "get_weather", "arguments": {"city": said, "days": 3}}
+        called = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": function}]}
+        messages = [SYSTEM, {"role": "user", "content": said}, called, {**result("1"), "content": said}]
+        text, _ = chat_prompt(prompts, messages, TOOLS, {})
+        tokens = prompts.tokenize_rendered(text)
+        assert said in text
+        return {name: tokens.count(token) for name, (token,) in special.items()}
+
+    assert counted(" ".join(special)) == counted("nothing")
+
+
 def test_a_call_in_real_tokens_is_allowed_and_read_however_it_is_cut_into_tokens(
     vocabulary: tuple[LlamaWeights, str],
 ) -> None:

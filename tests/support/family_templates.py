@@ -434,6 +434,15 @@ _GRANITE4 = """{%- set system = messages[0].content if messages[0].role == 'syst
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start_of_role|>assistant<|end_of_role|>' }}{% endif %}"""
 
+_OLMO2 = """{{ bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'assistant' %}
+        {{- '<|assistant|>\\n' + message['content'] + eos_token + ('' if loop.last else '\\n') }}
+    {%- else %}{{- '<|' + message['role'] + '|>\\n' + message['content'] + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{% endif %}"""
+
 FAMILIES = {
     "Llama 3.1": _LLAMA,
     "Qwen 2.5": _QWEN25,
@@ -449,5 +458,6 @@ FAMILIES = {
     "gpt-oss": _HARMONY,
     "Ministral 3": _MINISTRAL3,
     "Granite 4": _GRANITE4,
+    "OLMo 2": _OLMO2,
 }
 """Chat templates by family."""
