@@ -17,7 +17,7 @@ from edge_spec.errors import SettingsError
 from edge_spec.foreign import parse_json
 from edge_spec.sampling.lark import Lark
 
-__all__ = ["ANNOTATIONS", "KEYWORDS", "json_expression", "schema_to_lark"]
+__all__ = ["ANNOTATIONS", "FORMATS", "KEYWORDS", "json_expression", "schema_to_lark"]
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -57,7 +57,7 @@ _MAX_ALTERNATIVES = 200
 
 _DATE = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME = "[0-9]{2}:[0-9]{2}:[0-5][^z]*"
-_FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
+FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 """What Python reads of these formats: years from 1, no leap seconds, capitals. Dates end on the 28th, since a grammar
 cannot count the days of a February."""
 
@@ -261,7 +261,7 @@ class _Rewriter:
         return {"minProperties": least}
 
     def _format(self, name: str, place: str) -> dict[str, Any]:
-        pattern = _FORMATS.get(name)
+        pattern = FORMATS.get(name)
         return {"format": name} | ({"allOf": [{"type": "string", "pattern": pattern}]} if pattern else {})
 
     def _propertynames(self, names: Any, place: str) -> dict[str, Any]:

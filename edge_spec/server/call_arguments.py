@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edge_spec.foreign import parse_json
@@ -16,7 +16,10 @@ from edge_spec.server.call_schemas import (
     KINDS,
     Rules,
     Schema,
+    alternatives,
     kinds_of,
+    others_of,
+    pattern_of,
     properties,
     property_of,
     referred,
@@ -32,6 +35,18 @@ Put = Callable[[str], object]
 
 _SPELLED = {"true": "True", "false": "False", "null": "None"}
 _WORDS = {word: value for value, word in _SPELLED.items()}
+
+
+_PLAIN = {
+    "boolean": "true|false|True|False",
+    "null": "null|None",
+    "integer": "-?(0|[1-9][0-9]{0,14})",
+    "number": r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,10})?",
+}
+"""What values look like of which no more is said than their type; numbers as grammars of JSON have them."""
+
+_STARTS = {"integer": "0-9\\-", "number": "0-9\\-", "array": r"\[", "object": r"\{"}
+"""How all others begin."""
 
 
 class Arguments(ABC):
@@ -135,9 +150,13 @@ class _Python(_Spelled):
     def grammar(self, schema: Schema, rules: Rules) -> str:
         named = properties(schema)
         if named is None:
-            any_part = rules.named(rf"/[A-Za-z_][A-Za-z0-9_]*=/ ({self._value({})})")
+            value = rules.kept(self._value, others_of(schema), {})
+            any_part = rules.named(rf"/[A-Za-z_][A-Za-z0-9_]*=/ ({value})")
             return f'"(" ({any_part} (", " {any_part})*)? ")"'
-        parts = [(f"{literal(f'{name}=')} ({self._value(part)})", is_needed) for name, part, is_needed in named]
+        parts = [
+            (f"{literal(f'{name}=')} ({rules.kept(self._value, part, {})})", is_needed)
+            for name, part, is_needed in named
+        ]
         return f'"(" {rules.members(parts, ", ")} ")"'
 
     def _value(self, schema: Schema) -> str:
@@ -148,7 +167,8 @@ class _Python(_Spelled):
         values = values_of(schema)
         if values is not None:
             plain = [value for value in values if isinstance(value, str) and not {*value} & {*"'\\\n\r"}]
-            ways = [ways[0], *(literal(f"'{value}'") for value in plain)]
+            words = [_SPELLED[json.dumps(value)] for value in values if value is None or isinstance(value, bool)]
+            ways = [ways[0], *map(literal, words), *(literal(f"'{value}'") for value in plain)]
         elif kinds == {"string"} and not schema.keys() - ANNOTATIONS - {"type"}:
             ways.append(r"/'([^'\\\r\n]|\\[\\'nrt])*'/")
         return " | ".join(ways)
@@ -169,50 +189,70 @@ class _Bare(_Spelled):
     def _object(self, schema: Schema, rules: Rules) -> str:
         named = properties(schema)
         if named is None:
-            return self._any(rules, is_object=True)
+            value = self._kept(others_of(schema), rules)
+            member = rules.named(f"/[A-Za-z0-9_$.-]+:/ {value}")
+            return rules.named(f'"{{" ({member} ("," {member})*)? "}}"')
         # As the template writes them.
         named = sorted(named, key=lambda each: each[0].lower())
-        parts = [(f"{literal(f'{name}:')} {self._value(part, rules)}", needed) for name, part, needed in named]
+        parts = [(f"{literal(f'{name}:')} {self._kept(part, rules)}", needed) for name, part, needed in named]
         return rules.named(f'"{{" {rules.members(parts, ",")} "}}"')
 
+    def _kept(self, schema: Schema, rules: Rules) -> str:
+        return rules.kept(lambda each: self._value(each, rules), schema, {})
+
     def _value(self, schema: Schema, rules: Rules) -> str:
-        if "$ref" in schema:
+        if schema.keys() - ANNOTATIONS == {"$ref"}:
             return self._reference(schema, rules)
-        given = schema.keys() - ANNOTATIONS
-        values, kinds = values_of(schema), schema.get("type")
-        several = schema.get("anyOf", schema.get("oneOf"))
+        parts = alternatives(schema)
+        if len(parts) == 1 and parts[0] == schema:
+            return self._one(schema, rules)
+        return rules.named(" | ".join(self._value(part, rules) for part in parts))
+
+    def _one(self, schema: Schema, rules: Rules) -> str:
+        """Return an expression of a value of one type."""
+        given, values, kind = schema.keys() - ANNOTATIONS, values_of(schema), schema.get("type")
         if not given:
             return self._any(rules)
-        if values is not None:
-            return rules.named(" | ".join(literal(self._spelled(value)) for value in values))
-        if isinstance(several, list) and several and given <= {"anyOf", "oneOf"}:
-            parts = [with_definitions(each, schema) for each in several]
-            return rules.named(" | ".join(self._value(part, rules) for part in parts))
-        if isinstance(kinds, list) and kinds:
-            return rules.named(" | ".join(self._value({**schema, "type": kind}, rules) for kind in kinds))
-        if kinds == "object":
+        if values is not None and given <= {"const", "enum", "type"}:
+            quote = json.dumps(self.quotes[0])[1:-1]
+            spelled = [self._spelled(value) for value in values if quote not in json.dumps(value)]
+            if spelled:
+                return rules.named(" | ".join(map(literal, spelled)))
+        if kind == "object":
             return self._object(schema, rules)
-        if kinds == "string" and given == {"type"}:
-            return f"{literal(self.quotes[0])} {rules.until(self.quotes[0])}"
-        if kinds == "array" and given <= {"type", "items"}:
-            item = self._value(with_definitions(schema.get("items", {}), schema), rules)
-            return rules.named(f'"[" ({item} ("," {item})*)? "]"')
-        if kinds in ("integer", "number", "boolean", "null"):
+        if kind == "string":
+            return f"{literal(self.quotes[0])} {rules.until(self.quotes[0], self._text(schema, rules))}"
+        if kind == "array" and given <= {"type", "items", "minItems", "maxItems"}:
+            json_expression({name: schema[name] for name in given - {"items"}})
+            item = self._kept(with_definitions(schema.get("items", {}), schema), rules)
+            least, most = schema.get("minItems", 0), schema.get("maxItems", "")
+            if most == 0:
+                return literal("[]")
+            more = f'("," {item}){{{max(least - 1, 0)},{most and most - 1}}}'
+            return rules.named(f'"[" {item} {more} "]"' if least else f'"[" ({item} {more})? "]"')
+        if kind in ("integer", "number", "boolean", "null"):
             return rules.named(json_expression(schema))
         raise refused("it allows what this form of calls cannot be held to")
 
+    def _text(self, schema: Schema, rules: Rules) -> str:
+        """Return a terminal of strings without quotes in them."""
+        allowed = rules.string(schema)
+        without = f"~/(?s:.*){pattern_of(self.quotes[0])}(?s:.*)/"
+        return rules.named(f"{allowed} & {without}", terminal=True) if allowed else "/(?s:.*)/"
+
     def _reference(self, schema: Schema, rules: Rules) -> str:
-        """Return the expression of what a reference means, made once."""
+        """Return the name of the rule of what a reference means, made once; it may refer to itself."""
         name, target = str(schema["$ref"]), referred(schema)
-        if target is None or rules.referred.get(name) == "":
+        if target is None:
             raise refused(f"the reference {name} is not kept in this form of calls")
         if name not in rules.referred:
-            rules.referred[name] = ""
-            rules.referred[name] = self._value(target, rules)
+            rules.referred[name] = f"{rules.prefix}d{len(rules.referred)}"
+            expression = self._kept(target, rules)
+            rules.text += f"{rules.referred[name]}: {expression}\n"
         return rules.referred[name]
 
-    def _any(self, rules: Rules, *, is_object: bool = False) -> str:
-        """Return the name of a rule for any value, or any object."""
+    def _any(self, rules: Rules) -> str:
+        """Return the name of a rule for any value."""
         value = f"{rules.prefix}any"
         members = f"/[A-Za-z0-9_$.-]+:/ {value}"
         whole = rules.named(f'"{{" ({members} ("," {members})*)? "}}"')
@@ -220,7 +260,7 @@ class _Bare(_Spelled):
             plain = json_expression({"type": ["number", "boolean", "null"]})
             string = f"{literal(self.quotes[0])} {rules.until(self.quotes[0])}"
             rules.text += f'{value}: {string} | {whole} | "[" ({value} ("," {value})*)? "]" | {plain}\n'
-        return whole if is_object else value
+        return value
 
     def _spelled(self, value: Any) -> str:
         if isinstance(value, str):
@@ -263,29 +303,56 @@ class _Tagged(Arguments):
         put("}" if tag else "")
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
+        def kept(part: Schema) -> str:
+            return rules.kept(lambda each: self._value(each, rules), part, {})
+
         named = properties(schema)
         if named is None:
-            any_part = rules.named(rf"/<parameter=[^>\n]+>\n/ {rules.until(self._end + chr(10))}")
+            any_part = rules.named(rf"/<parameter=[^>\n]+>\n/ ({kept(others_of(schema))})")
             return f'{any_part}* "</function>"'
         parts = [
-            (f"{literal(f'<parameter={name}>{chr(10)}')} ({self._value(part, rules)})", is_needed)
-            for name, part, is_needed in named
+            (f"{literal(f'<parameter={name}>{chr(10)}')} ({kept(part)})", is_needed) for name, part, is_needed in named
         ]
         return f'{rules.members(parts, "")} "</function>"'
 
     def _value(self, schema: Schema, rules: Rules) -> str:
-        """Return an expression of a value and its end."""
-        end, kinds, values = self._end + "\n", kinds_of(schema), values_of(schema)
-        if values is not None and kinds == {"string"}:
-            return " | ".join(literal(value + end) for value in values)
-        if not kinds or "string" in kinds:
-            if kinds == {"string"} and schema.keys() - ANNOTATIONS - {"type", "$ref", "anyOf", "oneOf"}:
-                raise refused("a string is held to nothing but a list of values in this form of calls")
-            return rules.until(end)
-        ways = [json_expression(schema)]
-        ways += ['"True"', '"False"'] if "boolean" in kinds and values is None else []
-        ways += ['"None"'] if "null" in kinds else []
-        return f"({' | '.join(ways)}) {literal(end)}"
+        """Return an expression of a value and its end.
+
+        Strings and words are one terminal, since they may begin alike; what is written in JSON begins otherwise.
+        """
+        texts, others, starts = list[str](), list[str](), set[str]()
+        kinds, parts = kinds_of(schema), alternatives(schema)
+        for part in parts:
+            given, kind, values = part.keys() - ANNOTATIONS, part.get("type"), values_of(part)
+            if values is not None and given <= {"const", "enum", "type"}:
+                texts += [f"/{pattern_of(text)}/" for value in values for text in self._spelled(value, values, kinds)]
+            elif kind == "string" or not given:
+                texts.append(rules.string(part) or "/(?s:.*)/")
+            elif given == {"type"} and kind in _PLAIN:
+                texts.append(f"/{_PLAIN[kind]}/")
+            elif kind in _STARTS:
+                others.append(json_expression(part))
+                starts.add(_STARTS[kind])
+            else:
+                raise refused("it allows what this form of calls cannot be held to")
+        if not texts and not others:
+            raise refused("none of its values can be written in this form of calls")
+        ways = [f"({' | '.join(others)}) {literal(self._end)}"] if others else []
+        if "/(?s:.*)/" in texts and not starts:
+            ways = [rules.until(self._end)]
+        elif texts:
+            text = rules.named(" | ".join(texts), terminal=True)
+            ends = f"~/(?s:.*){pattern_of(self._end)}(?s:.*)/"
+            begins = f" & ~/[ \\t\\r\\n]*[{''.join(sorted(starts))}](?s:.*)/" if starts else ""
+            ways.append(rules.until(self._end, rules.named(f"{text} & {ends}{begins}", terminal=True)))
+        return f"({' | '.join(ways)}) {literal(chr(10))}"
+
+    def _spelled(self, value: Any, values: Sequence[Any], kinds: set[str]) -> list[str]:
+        """Return how a value of some may be written: so that it is read as one of them."""
+        plain = json.dumps(value, ensure_ascii=False)
+        texts = [value] if isinstance(value, str) else [plain, _SPELLED.get(plain, plain)]
+        read = {text: text if kinds == {"string"} else json.loads(_json_of(text, kinds)) for text in texts}
+        return [text for text in read if read[text] in values and self._end not in text]
 
 
 JSON, PYTHON, BARE, TAGGED = _Json(), _Python(), _Bare(), _Tagged()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
 from edge_spec.sampling.lark import Lark, literal
-from edge_spec.server.call_schemas import Rules
+from edge_spec.server.call_schemas import Rules, pattern_of
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import FunctionFields
@@ -55,7 +54,7 @@ def calls_grammar(
         return Lark(_thought_first("calls", marks) if may_think else "calls", rules + _first(marks))
     if syntax.mark:
         rest = _literal(syntax.opening.removeprefix(syntax.mark))
-        mark = _pattern(syntax.mark)
+        mark = pattern_of(syntax.mark)
 
         def free(name: str, allowed: str) -> str:
             """Rules for a text in which a call begins with the first mark."""
@@ -65,21 +64,21 @@ def calls_grammar(
                 f"{text}A: {text} & ~/(?s:.*){mark}(?s:.*)/\n{name}b[suffix={literal(syntax.mark)}]: {text}\n"
             )
 
-        anything, unthought = "/(?s:.*)/", f"/(?s:.*)/ & ~/[{_SPACE}]*{_pattern(marks.opening)}(?s:.*)/"
+        anything, unthought = "/(?s:.*)/", f"/(?s:.*)/ & ~/[{_SPACE}]*{pattern_of(marks.opening)}(?s:.*)/"
     else:
 
         def free(name: str, allowed: str) -> str:
             """Rules for a text that is calls if it begins with a brace, as it will be read."""
             text = name.upper()
-            first = f"/[;{_SPACE}]*{_pattern(syntax.opening)}/"
+            first = f"/[;{_SPACE}]*{pattern_of(syntax.opening)}/"
             return f"{name}: {text} | {name}b call{more}\n{text}: {allowed}\n{name}b: {first}\n"
 
         anything = rf"/[;{_SPACE}]*([^{{;{_SPACE}](?s:.*))?/"
-        unthought = f"{anything} & ~/[;{_SPACE}]*{_pattern(marks.opening)}(?s:.*)/"
+        unthought = f"{anything} & ~/[;{_SPACE}]*{pattern_of(marks.opening)}(?s:.*)/"
     rules += free("free", anything)
     if not may_think:
         return Lark("free", rules)
-    begun, closing = f"[{_SPACE}]*{_pattern(marks.opening)}(?s:.*)", _pattern(marks.closing)
+    begun, closing = f"[{_SPACE}]*{pattern_of(marks.opening)}(?s:.*)", pattern_of(marks.closing)
     thoughts = f"thought[suffix={literal(marks.closing)}]: /{begun}/\nUNENDED: /{begun}/ & ~/(?s:.*){closing}(?s:.*)/\n"
     return Lark("thought free | UNENDED | other", rules + free("other", unthought) + thoughts)
 
@@ -102,7 +101,7 @@ def in_answer(grammar: Lark, marks: ThoughtMarks) -> Lark:
 
 def _first(marks: ThoughtMarks) -> str:
     """Return the rule of a thought that may come first."""
-    return f"first[suffix={literal(marks.closing)}]: /{_pattern(marks.opening)}(?s:.*)/\n"
+    return f"first[suffix={literal(marks.closing)}]: /{pattern_of(marks.opening)}(?s:.*)/\n"
 
 
 def _thought_first(root: str, marks: ThoughtMarks) -> str:
@@ -113,11 +112,6 @@ def _literal(text: str) -> str:
     return literal(text) if text else ""
 
 
-def _pattern(text: str) -> str:
-    """Return a text as a part of a regular expression of llguidance."""
-    return re.sub(r"([^\w\s<>\"=:])", r"\\\1", text)
-
-
 def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
     """Return the rules of a call's name and arguments.
 
@@ -126,7 +120,7 @@ def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
     # Requests without tools do without the library, which takes 5 MiB.
     from edge_spec.sampling.guidance import check_grammar
 
-    rules = Rules(f"f{number}")
+    rules = Rules(f"f{number}", strict=function.strict)
     try:
         arguments = syntax.arguments.grammar(schema_of(function), rules)
         check_grammar(Lark(arguments, rules.text, argument="json_schema"))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.json_schema import ANNOTATIONS
+from edge_spec.sampling.json_schema import ANNOTATIONS, FORMATS, json_expression
 from edge_spec.sampling.lark import literal
 
 __all__ = [
     "KINDS",
     "Rules",
     "Schema",
+    "alternatives",
     "kinds_of",
+    "others_of",
+    "pattern_of",
     "properties",
     "property_of",
     "referred",
@@ -35,36 +39,72 @@ KINDS: dict[type, str] = {
 }
 """The types of values."""
 
+_WHOLE = ("integer", "number")
+
+
+_TEXT_KEYWORDS = frozenset(("type", "pattern", "format", "minLength", "maxLength"))
+
 
 class Rules:
     """Rules of a grammar.
 
     Args:
         prefix: what their names begin with.
+        strict: what cannot be kept is refused; else it is left out.
 
     Attributes:
         prefix: the same.
         text: all of them.
-        referred: the expression of each reference; empty while it is being made.
+        referred: the name of the rule of each reference.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, strict: bool = True) -> None:
         self.text = ""
         self.prefix = prefix
         self.referred: dict[str, str] = {}
+        self._strict = strict
         self._names: dict[str, str] = {}
 
-    def named(self, expression: str, attributes: str = "") -> str:
-        """Return the name of the rule for an expression."""
+    def named(self, expression: str, attributes: str = "", *, terminal: bool = False) -> str:
+        """Return the name of the rule, or the terminal, for an expression."""
         key = f"{attributes}: {expression}\n"
         if key not in self._names:
-            self._names[key] = f"{self.prefix}r{len(self._names)}"
+            name = f"{self.prefix}r{len(self._names)}"
+            self._names[key] = name.upper() if terminal else name
             self.text += self._names[key] + key
         return self._names[key]
 
-    def until(self, end: str) -> str:
+    def until(self, end: str, terminal: str = "/(?s:.*)/") -> str:
         """Return the name of the rule for a text and its end."""
-        return self.named("/(?s:.*)/", f"[suffix={literal(end)}]")
+        return self.named(terminal, f"[suffix={literal(end)}]")
+
+    def string(self, schema: Schema) -> str:
+        """Return a terminal for the strings that a schema allows, empty if it allows all of them.
+
+        Raises:
+            SettingsError: it says more of them than can be kept.
+        """
+        more = schema.keys() - ANNOTATIONS - _TEXT_KEYWORDS
+        if more:
+            raise refused(f"{min(more)} of a string is not kept in this form of calls")
+        json_expression(schema)
+        parts = [_found_in(schema["pattern"])] if "pattern" in schema else []
+        if "format" in schema:
+            if schema["format"] not in FORMATS:
+                raise refused(f"the format {schema['format']} is not kept in this form of calls")
+            parts.append(_found_in(FORMATS[schema["format"]]))
+        if "minLength" in schema or "maxLength" in schema:
+            parts.append(f"(?s:.){{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}")
+        return self.named(" & ".join(f"/{part}/" for part in parts), terminal=True) if parts else ""
+
+    def kept(self, write: Callable[[Schema], str], schema: Schema, instead: Schema) -> str:
+        """Return the expression of a value, or of what stands for it where that cannot be kept."""
+        try:
+            return write(schema)
+        except SettingsError:
+            if self._strict:
+                raise
+            return write(instead)
 
     def members(self, parts: Sequence[tuple[str, bool]], comma: str) -> str:
         """Return an expression of parts in their order; those of which it is not said may be missing."""
@@ -75,6 +115,19 @@ class Rules:
             first = self.named(f"{name} {after}" + ("" if is_required else f" | {first}"))
             after = self.named(f"{more} {after}" if is_required else f"({more})? {after}")
         return first
+
+
+def pattern_of(text: str) -> str:
+    """Return a text as a part of a regular expression of llguidance."""
+    return re.sub(r"(?=[!-~])([^\w<>\"=:])", r"\\\1", text).replace("\n", "\\n")
+
+
+def _found_in(pattern: str) -> str:
+    """Return a regular expression of texts in which a schema's pattern is found, as llguidance reads anchors."""
+    inner = pattern.removeprefix("^").removesuffix("$")
+    inner = re.sub(r"(\\.)|/", lambda found: found[1] or "\\/", inner, flags=re.DOTALL).replace("\n", "\\n")
+    before, after = "" if pattern.startswith("^") else "(?s:.*)", "" if pattern.endswith("$") else "(?s:.*)"
+    return f"{before}({inner}){after}"
 
 
 def refused(what: str) -> SettingsError:
@@ -96,9 +149,14 @@ def properties(schema: Schema) -> list[tuple[str, Schema, bool]] | None:
         raise refused("properties or required are not those of a schema")
     if not named and others is not False:
         return None
-    if others:
+    if named and others:
         raise refused("additionalProperties beside properties are not kept in this form of calls")
     return [(name, with_definitions(each, schema), name in needed) for name, each in (named or {}).items()]
+
+
+def others_of(schema: Schema) -> Schema:
+    """Return the schema of properties that are not named."""
+    return with_definitions(schema.get("additionalProperties", True), schema)
 
 
 def property_of(schema: Schema, name: str) -> Schema:
@@ -125,10 +183,46 @@ def referred(schema: Schema) -> Schema | None:
     return with_definitions(target, schema) if isinstance(target, Mapping) else None
 
 
+def alternatives(schema: Schema) -> list[Schema]:
+    """Return the schemas of one type each that a schema is made of.
+
+    Raises:
+        SettingsError: it says more than that.
+    """
+    found: list[Schema] = []
+    waiting, seen = [schema], set[str]()
+    while waiting:
+        each = waiting.pop()
+        given, kinds = each.keys() - ANNOTATIONS, each.get("type")
+        several = each.get(min(given)) if given in ({"anyOf"}, {"oneOf"}, {"allOf"}) else None
+        if given == {"$ref"}:
+            target = referred(each)
+            if target is None:
+                raise refused(f"the reference {each['$ref']} is not kept in this form of calls")
+            waiting += [target] if str(each["$ref"]) not in seen else []
+            seen.add(str(each["$ref"]))
+        elif isinstance(several, list) and several and (len(several) == 1 or given != {"allOf"}):
+            waiting += [with_definitions(part, each) for part in reversed(several)]
+        elif given & {"$ref", "anyOf", "oneOf", "allOf"}:
+            raise refused(f"{min(given)} beside others is not kept in this form of calls")
+        elif isinstance(kinds, list) and kinds:
+            waiting += [{**each, "type": kind} for kind in reversed(kinds)]
+        elif isinstance(kinds, str | None):
+            found.append(each)
+        else:
+            raise refused("a type is not one of a schema")
+    return found
+
+
 def values_of(schema: Schema) -> list[Any] | None:
     """Return the only values that a schema allows; None if it lists none."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return values if isinstance(values, list) and values else None
+    if not isinstance(values, list) or not values:
+        return None
+    kinds = schema.get("type")
+    if not isinstance(kinds, str):
+        return values
+    return [value for value in values if (kind := KINDS.get(type(value), "null")) == kinds or (kind, kinds) == _WHOLE]
 
 
 def kinds_of(schema: Schema) -> set[str]:
@@ -137,7 +231,11 @@ def kinds_of(schema: Schema) -> set[str]:
     waiting, seen = [schema], set[str]()
     while waiting:
         each = waiting.pop()
-        values, kinds, several = values_of(each), each.get("type"), each.get("anyOf", each.get("oneOf"))
+        values, kinds, several = (
+            values_of(each),
+            each.get("type"),
+            each.get("anyOf", each.get("oneOf", each.get("allOf"))),
+        )
         if "$ref" in each:
             target = referred(each)
             if target is None:

@@ -241,21 +241,139 @@ def test_arguments_of_which_little_is_said_may_be_anything(form: CallSyntax) -> 
     assert not takes(grammar, called(form, ("deep", {"b": 1})))
 
 
-KEPT = {JSON: True, PYTHON: True, BARE: False, TAGGED: False}
+STAMP = "2026-02-03"
+TREE = {"type": "object", "properties": {"name": {"type": "string"}, "next": {"$ref": "#/$defs/tree"}}}
+HELD: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "a pattern": ({"type": "string", "pattern": "^[a-c]{2}$"}, ["ab"], ["xy", "abc", "a"]),
+    "a pattern somewhere": ({"type": "string", "pattern": "a/.b"}, ["a/xb", "--a/éb\n--"], ["a/b", "axb"]),
+    "a pattern of one end": ({"type": "string", "pattern": "^\\d+ "}, ["12 x", "1 "], ["x 1 ", "12"]),
+    "lengths": ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "é\né"], ["a", "abcd"]),
+    "a length and a pattern": ({"type": "string", "minLength": 3, "pattern": "^a"}, ["abc"], ["ab", "xabc"]),
+    "a date": ({"type": "string", "format": "date"}, [STAMP], ["today", STAMP + "x"]),
+    "values": ({"enum": ["a", 'b "x" </p>', "true", 3, None, False]}, ['b "x" </p>', 3, None, False], ["b", 4, True]),
+    "values of one type": ({"type": "string", "enum": ["a", "b", 3]}, ["a", "b"], ["c"]),
+    "values or nothing": ({"type": ["string", "null"], "enum": ["a", None]}, ["a", None], ["b", 0]),
+    "strange values": (
+        {"enum": ["5 € — x/y_z\n\"{}'\\", '<|"|>', "x\n</parameter>"]},
+        ["5 € — x/y_z\n\"{}'\\"],
+        ["5 €"],
+    ),
+    "one value": ({"const": "a"}, ["a"], ["b"]),
+    "numbers": ({"type": "integer", "minimum": 2, "maximum": 30}, [2, 17, 30], [1, 31, -5]),
+    "numbers or nothing": ({"anyOf": [{"type": "number", "minimum": 2}, {"type": "null"}]}, [2.5, None], [1.5]),
+    "a text or nothing": (
+        {"anyOf": [{"type": "string", "pattern": "^[a-c]+$"}, {"type": "null"}]},
+        ["abc", None],
+        ["xyz", "aN"],
+    ),
+    "a text or a number": ({"type": ["string", "integer"], "maxLength": 2}, ["ab", 12345], ["abc"]),
+    "a text or a bounded number": (
+        {"anyOf": [{"type": "string", "minLength": 2}, {"type": "integer", "maximum": 9}]},
+        ["ab", 7],
+        ["a", 17],
+    ),
+    "a text or texts": (
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": ["a"]}, "maxItems": 2}]},
+        ["b", [], ["a", "a"]],
+        [["b"], ["a", "a", "a"], [1]],
+    ),
+    "a list of lengths": (
+        {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 3},
+        [[1], [1, 2, 3]],
+        [[], [0], [1, 2, 3, 4]],
+    ),
+    "an empty list": ({"type": "array", "items": {"type": "integer"}, "maxItems": 0}, [[]], [[1]]),
+    "names of any kind": (
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        [{}, {"a": 1, "b": 2}],
+        [{"a": "x"}, {"a": 1, "b": True}],
+    ),
+    "an object": (
+        {"type": "object", "properties": {"a": {"type": "string", "maxLength": 1}}, "required": ["a"]},
+        [{"a": "x"}],
+        [{}, {"a": "xy"}, {"b": 1}],
+    ),
+    "all of one": ({"allOf": [{"type": "string", "maxLength": 1}], "description": "One."}, ["a"], ["ab"]),
+    "a tree": ({"$ref": "#/$defs/tree"}, [{}, {"name": "a", "next": {"next": {"name": "b"}}}], [{"next": {"x": 1}}]),
+}
+"""Schemas of an argument, values that they allow, and others."""
 
 
-def test_what_a_form_cannot_keep_is_left_to_the_tool_unless_it_is_strict(form: CallSyntax) -> None:
-    code = {"type": "object", "properties": {"code": {"type": "string", "pattern": "^[a-c]{2}$"}}, "required": ["code"]}
-    loose, strict = (FunctionFields(name="f", parameters=code, strict=value) for value in (False, True))
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("case", HELD)
+def test_arguments_are_held_to_what_schemas_say(form: CallSyntax, case: str, strict: bool) -> None:
+    schema, good, bad = HELD[case]
+    whole = {"type": "object", "properties": {"x": schema, "y": {}}, "required": ["x"], "$defs": {"tree": TREE}}
+    functions = [FunctionFields(name="f", parameters=whole, strict=strict)]
+    grammar = calls_grammar(functions, form, required=True, several=False, may_think=False)
+    for value in good:
+        text = called(form, ("f", {"x": value}))
+        assert takes(grammar, text), value
+        lead = ["<|channel|>commentary" * bool(form.forced), *text]
+        (call,) = read(form, lead, opening=marks_for(form).between, schemas={"f": schema_of(functions[0])})[
+            "tool_calls"
+        ]
+        assert json.loads(call["arguments"]) == {"x": value}
+    for value in bad:
+        assert not takes(grammar, called(form, ("f", {"x": value}))), value
+
+
+MORE: dict[str, dict[str, Any]] = {
+    "an address": {"type": "string", "format": "email"},
+    "a pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]},
+    "names by pattern": {"type": "object", "patternProperties": {"^a": {"type": "integer"}}},
+    "both": {"allOf": [{"type": "string", "minLength": 1}, {"maxLength": 3}]},
+}
+KEPT_BY = {JSON: set(MORE), PYTHON: set(MORE), BARE: set[str](), TAGGED: {"a pair", "names by pattern"}}
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_what_a_form_cannot_keep_is_left_to_the_tool_unless_it_is_strict(form: CallSyntax, case: str) -> None:
+    schema = {"type": "object", "properties": {"x": MORE[case], "y": {"enum": ["a"]}}, "required": ["y"]}
+    loose, strict = (FunctionFields(name="f", parameters=schema, strict=value) for value in (False, True))
     may: Any = {"required": True, "several": False, "may_think": False}
-    good, bad = (called(form, ("f", {"code": text})) for text in ("ab", "xy"))
-    assert takes(calls_grammar([loose], form, **may), good)
-    assert takes(calls_grammar([loose], form, **may), bad) != KEPT[form.arguments]
-    if KEPT[form.arguments]:
-        assert not takes(calls_grammar([strict], form, **may), bad)
+    free = calls_grammar([loose], form, **may)
+    # The others are held all the same.
+    assert takes(free, called(form, ("f", {"y": "a"}))) and not takes(free, called(form, ("f", {"y": "b"})))
+    wrong = called(form, ("f", {"x": [2, 1], "y": "a"}))
+    assert takes(free, wrong) != (case in KEPT_BY[form.arguments])
+    if case in KEPT_BY[form.arguments]:
+        assert not takes(calls_grammar([strict], form, **may), wrong)
     else:
         with pytest.raises(ApiError, match=r"tools\[0\]\.function\.parameters: .*form of calls"):
             calls_grammar([strict], form, **may)
+
+
+@pytest.mark.parametrize(("name", "mark"), [("Gemma 4", '<|"|>'), ("Qwen 3.5", "\n</parameter>")])
+def test_values_that_a_form_cannot_write_are_refused_where_there_are_no_others(name: str, mark: str) -> None:
+    form = FORMS[NAMES.index(name)]
+    may: Any = {"required": True, "several": False, "may_think": False}
+    schema = {"type": "object", "properties": {"x": {"enum": [f"a{mark}b"]}}, "required": ["x"]}
+    with pytest.raises(ApiError, match="form of calls"):
+        calls_grammar([FunctionFields(name="f", parameters=schema, strict=True)], form, **may)
+    assert takes(
+        calls_grammar([FunctionFields(name="f", parameters=schema)], form, **may), called(form, ("f", {"x": "a"}))
+    )
+
+
+def test_several_calls_of_gpt_oss_are_read_however_the_text_is_cut() -> None:
+    """Its calls end with the end of a reply, so a grammar lets it write one; a text may hold more."""
+    form, calls = FORMS[NAMES.index("gpt-oss")], [("find_room", VALUES), ("find", {}), ("find_room", {"name": "é"})]
+    between = marks_for(form).between
+    headers = ("<|channel|>commentary to=functions.{} <|constrain|>json<|message|>",)
+    headers += (
+        " to=functions.{}<|channel|>commentary json<|message|>",
+        "<|channel|>commentary to=functions.{}<|message|>",
+    )
+    parts = [header.format(name) + spelled(form, values) for header, (name, values) in zip(headers, calls, strict=True)]
+    text = f"<|end|>{between}".join(("<|channel|>analysis<|message|>Hm.", *parts))
+    whole = [{"name": name, "arguments": json.dumps(values, ensure_ascii=False)} for name, values in calls]
+    for place in range(len(text) + 1):
+        message = read(form, [text[:place], text[place:]], opening=between)
+        assert (message["tool_calls"], message["content"], message["reasoning_content"]) == (whole, None, "Hm.")
+        cut = read(form, list(text[:place]), opening=between, is_cut=True).get("tool_calls", [])
+        for call, all_of_it in zip(cut, whole, strict=False):
+            assert call["name"] == all_of_it["name"] and all_of_it["arguments"].startswith(call["arguments"])
 
 
 def deep(n: int) -> dict[str, Any]:
