@@ -120,7 +120,7 @@ def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
     # Requests without tools do without the library, which takes 5 MiB.
     from edge_spec.sampling.guidance import check_grammar
 
-    rules = Rules(f"f{number}", strict=function.strict)
+    rules = Rules(f"f{number}", strict=bool(function.strict))
     try:
         arguments = syntax.arguments.grammar(schema_of(function), rules)
         check_grammar(Lark(arguments, rules.text, argument="json_schema"))
