@@ -60,7 +60,9 @@ def wrong_shapes(
     ]
     if lengths[0] != lengths[1] or lengths[2] != lengths[3] or 0 in lengths:
         return f"has keys of {lengths[0]} and {lengths[2]} numbers and values of {lengths[1]} and {lengths[3]}"
-    if any(windowed) and not number("attention.sliding_window", 0):
+    if not any(windowed):
+        return "has no layer with a window"
+    if not number("attention.sliding_window", 0):
         return "has layers with a window of no tokens"
     n_shared, n_layers = number("attention.shared_kv_layers", 0), len(windowed)
     if n_layers - n_shared < 2:

@@ -287,6 +287,12 @@ def test_rows_of_experts_are_the_same_in_every_width_on_llama_cpp(tmp_path: Path
         ({"sinks": True}, "blk.0.attn_sinks.weight"),
         ({"experts": None}, "uses 0 of 0 experts"),
         ({"architecture": "gpt-oss", "head_norms": False}, "lacks the tensor blk.0.post_attention_norm.weight"),
+        ({**GPT_OSS, "head_norms": False, "tied": True}, "lacks the tensor output.weight"),
+        (
+            {**GPT_OSS, "head_norms": False, "extra": {"expert_feed_forward_length": 64}},
+            "expert_feed_forward_length is 64, and .* 96",
+        ),
+        ({"extra": {"expert_feed_forward_length": 128}}, "expert_feed_forward_length is 128"),
         ({**GPT_OSS, "head_norms": False, "sinks": False}, "lacks the tensor blk.0.attn_sinks.weight"),
         ({**GPT_OSS, "head_norms": False, "expert_biases": False}, "lacks the tensor blk.0.ffn_gate_inp.bias"),
     ],

@@ -28,6 +28,8 @@ from modes_agree import check_modes_agree, wishes
 
 import edge_spec
 from edge_spec.engines.cache_state import unpack_state
+from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
@@ -36,6 +38,7 @@ from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, EdgeSpecError, ModelFileError, UnsupportedModel
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.loading import plan
 from edge_spec.models import inspect
 from edge_spec.models.model_file import kv_cache_bytes
@@ -141,6 +144,56 @@ def test_keys_turn_back_as_if_they_had_been_read_there(tmp_path: Path, windowed:
     model.close()
     assert np.abs(keys[1]).max() > 0.3
     assert np.allclose(*keys, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["onnx/f32", "onnx/f16", "llama"])
+def test_a_shift_is_as_if_the_tokens_had_never_been(tmp_path: Path, engine: str) -> None:
+    """Narrow and wide layers, some of which read the keys and values of others. Where attention of the first layer adds
+    nothing, all keys and values depend on token and place alone, so a shift may only round."""
+    shape = replace(E2B, windowed=(True, False, True, False), n_ff=(384, 256, 512, 640))
+    path = write_gemma4(tmp_path / "model.gguf", shape)
+    changed(path, {"0.attn_output.weight": np.zeros_like})
+    if engine == "llama":
+        weights = LlamaWeights(path)
+        settings = LlamaSettings(n_ctx=300, n_threads=1, kv_k="f32", kv_v="f32")
+        model = open_llama(weights, settings, file="x", cache_dir=None)[0]
+        # It gives cells beyond a window to others.
+        assert not model.capabilities.can_shift
+        model.close()
+        weights.close()
+        return
+    kind = engine.partition("/")[2]
+    model = on_onnx(path, tmp_path / "cache", kv_k=kind, kv_v=kind)
+    assert model.capabilities.can_shift
+    text, after = TEXT[:160], TEXT[160:164]
+
+    def rows_after(tokens: list[int]) -> Rows:
+        rows = model.decode(Tree.sequence(tokens)).copy()
+        model.rollback(model.n_past)
+        return rows
+
+    model.prefill(text[:10] + text[100:])
+    wanted = rows_after(after)
+    model.rollback(0)
+    model.prefill(text[100:])
+    others = rows_after(after)
+    model.rollback(0)
+    model.prefill(text)
+    model.shift(10, 100)
+    assert model.n_past == 70
+    found = rows_after(after)
+    off = np.abs(found - wanted).max()
+    # What lies before the hole, far beyond the window, is still seen.
+    assert off < 0.1 * np.abs(others - wanted).max()
+    assert off < (1e-5 if kind == "f32" else 0.02) * np.abs(wanted).max()
+    for n, token in enumerate(after):
+        assert np.array_equal(model.decode(Tree.sequence([token]))[0], found[n])
+        model.keep([0])
+    state = model.save()
+    more = rows_after(TEXT[164:167])
+    model.restore(state)
+    assert np.array_equal(rows_after(TEXT[164:167]), more)
+    model.close()
 
 
 # --- every setting matters
@@ -422,6 +475,11 @@ def test_a_missing_tensor_is_named(tmp_path: Path, lost: str) -> None:
     path = write_gemma4(tmp_path / "model.gguf", E2B)
     path.write_bytes(path.read_bytes().replace(lost.encode(), lost[:-1].encode() + b"~", 1))
     check_refused(path, f"lacks the tensor .*{lost}|divided|no place for", tmp_path)
+
+
+def test_no_layer_with_a_window_is_refused_in_a_line_before_llama_cpp_ends_the_process(tmp_path: Path) -> None:
+    shape = replace(E2B, windowed=(False, False), n_shared=0, n_ff=(384, 384))
+    check_refused(write_gemma4(tmp_path / "model.gguf", shape), "no layer with a window", tmp_path)
 
 
 @pytest.mark.parametrize("lost", ["attention.sliding_window_pattern", "embedding_length_per_layer_input"])

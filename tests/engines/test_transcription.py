@@ -177,3 +177,17 @@ def test_what_the_graph_cannot_express_is_left_to_llama_cpp(tmp_path: Path, made
         transcribe(inspect(path), tmp_path / "cache")
     assert "llama" in str(caught.value)
     assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_a_context_of_no_tokens_is_one_that_the_file_does_not_tell(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", extra={"context_length": 0})
+    assert inspect(path).n_ctx_train == 0
+    transcribe(inspect(path), tmp_path / "cache")
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    path = write_gguf(tmp_path / "yarn.gguf", extra={"context_length": 0, **yarn})
+    with pytest.raises(UnsupportedModel, match="how long it is"):
+        transcribe(inspect(path), tmp_path / "cache")
+    path = write_gguf(
+        tmp_path / "told.gguf", extra={"context_length": 0, **yarn, "rope.scaling.original_context_length": 64}
+    )
+    transcribe(inspect(path), tmp_path / "cache")

@@ -77,6 +77,7 @@ class Kind:
         sections: which pairs of numbers are turned is told by sections, as of models that see.
         recurrent: the kind of its layers without keys and values, a name in ``RECURRENT``; "" if there are none.
         output_norm: the name of the last norm.
+        own_output: logits have a matrix of their own; else that of the embeddings may be theirs, too.
         by_layer: heads of keys and values, their width and that of feed-forward networks differ by layer, and the last
             layers may read the keys and values of others.
         attention_scale: scores are multiplied by it; 0 where it is 1 / sqrt(head_dim).
@@ -114,6 +115,7 @@ class Kind:
     sections: bool = False
     recurrent: str = ""
     output_norm: str = "output_norm"
+    own_output: bool = False
     by_layer: bool = False
     attention_scale: float = 0.0
     value_norms: bool = False
@@ -148,18 +150,18 @@ ARCHITECTURES = {
         biases=_BIASED,
     ),
     "ernie4_5": Kind(interleaved=True),
-    "internlm2": Kind(interleaved=True),
-    "xverse": Kind(interleaved=True),
+    "internlm2": Kind(interleaved=True, own_output=True),
+    "xverse": Kind(interleaved=True, own_output=True),
     "arcee": Kind(interleaved=True, squared=True),
     "qwen2": Kind(),
-    "qwen2moe": Kind(experts=Experts(shared=True, shared_gate=True)),
+    "qwen2moe": Kind(own_output=True, experts=Experts(shared=True, shared_gate=True)),
     "exaone": Kind(),
     "seed_oss": Kind(ffn_norm="post_attention_norm"),
     "pangu-embedded": Kind(biases=("attn_output",)),
     "qwen3": Kind(head_norms=True),
     "qwen3moe": Kind(head_norms=True, experts=Experts(normalized=True)),
-    "olmo2": Kind(whole_norms=True, pre_norms=False, post_norms=True, window_every=4),
-    "olmoe": Kind(whole_norms=True, experts=Experts()),
+    "olmo2": Kind(own_output=True, whole_norms=True, pre_norms=False, post_norms=True, window_every=4),
+    "olmoe": Kind(own_output=True, whole_norms=True, experts=Experts()),
     "exaone4": Kind(
         head_norms=True,
         pre_norms=False,
@@ -184,6 +186,8 @@ ARCHITECTURES = {
         soft_cap=30.0,
     ),
     "gpt-oss": Kind(
+        own_output=True,
+        required=("expert_feed_forward_length",),
         ffn_norm="post_attention_norm",
         window_every=2,
         windows_scaled=True,
@@ -196,6 +200,7 @@ ARCHITECTURES = {
         head_norms=True,
         recurrent="convolution",
         output_norm="token_embd_norm",
+        required=("expert_feed_forward_length",),
         experts=Experts(normalized=True, preferred=True),
     ),
     "qwen35": Kind(

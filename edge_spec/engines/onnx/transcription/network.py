@@ -38,7 +38,9 @@ _TEMPERATURE = "attention.temperature_scale"
 
 _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
-_EXPERTS = ("expert_count", "expert_used_count", "expert_feed_forward_length")
+_EXPERT_LENGTH = "expert_feed_forward_length"
+
+_EXPERTS = ("expert_count", "expert_used_count", _EXPERT_LENGTH)
 
 _SHARED_LENGTH = "expert_shared_feed_forward_length"
 
@@ -284,6 +286,11 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         per_layer=_per_layer(file, header, epsilon) if kind.per_layer else None,
         soft_cap=_number(header, prefix + _SOFT_CAP, kind.soft_cap, least=0) if kind.soft_cap else 0.0,
     )
+    told = header.metadata.get(prefix + _EXPERT_LENGTH) or network.n_ff_expert
+    if n_expert and not isinstance(told, GGUFArray) and told != network.n_ff_expert:
+        raise llama_only(
+            file, f"says that {_EXPERT_LENGTH} is {told}, and experts of {network.n_ff_expert} numbers lie in it"
+        )
     _check_tensors(file, network)
     return network
 
@@ -373,6 +380,9 @@ def read_rotary(
     scaling = header.metadata.get(rope + "scaling.type", "linear")
     if scaling not in _SCALINGS:
         raise llama_only(file, f"scales positions in the way {scaling!r}")
+    n_original = int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train, least=0))
+    if scaling == "yarn" and not n_original:
+        raise llama_only(file, "scales positions beyond a context of which it does not say how long it is")
 
     n_window, narrow = n_rotary, float(file.head_dim_k)
     if kind.by_layer:
@@ -404,7 +414,7 @@ def read_rotary(
             base,
             factor=factor,
             yarn=scaling == "yarn",
-            n_original=int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train or 1, least=1)),
+            n_original=n_original or 1,
             attention_factor=attention_factor,
             turns=(turns("beta_fast", BETA_FAST), turns("beta_slow", BETA_SLOW)),
             log_multiplier=multiplier,
@@ -451,7 +461,8 @@ def _check_tensors(file: ModelFile, network: Network) -> None:
         "token_embd.weight": (embd, network.n_vocab),
         f"{network.kind.output_norm}.weight": (embd,),
     }
-    optional: dict[str, Shape] = {"output.weight": (embd, network.n_vocab)}
+    optional: dict[str, Shape] = {}
+    (needed if network.kind.own_output else optional)["output.weight"] = (embd, network.n_vocab)
     optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
     if network.kind.by_layer and not all(network.windows):
         needed["rope_freqs.weight"] = half
@@ -526,7 +537,7 @@ def _feed_forward_shapes(network: Network, layer: int) -> tuple[dict[str, Shape]
 
 
 def _expert_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Tensors of experts; how wide these are is told by the first layer."""
+    """Tensors of experts; how wide these are is told by the first layer, which must not contradict the metadata."""
     experts, embd, n = network.kind.experts, network.n_embd, network.n_expert
     assert experts is not None
     n_ff = network.n_ff_expert
