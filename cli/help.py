@@ -104,12 +104,19 @@ def list_verbs(context: click.Context) -> None:
 
 
 class Count(click.types.IntParamType):
-    """A whole number of 1 or more."""
+    """A whole number of 1 or more.
+
+    Args:
+        otherwise: what to do for none, or for no limit.
+    """
+
+    def __init__(self, otherwise: str = "") -> None:
+        self._otherwise = otherwise
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = int(super().convert(value, param, ctx))
         if number < 1:
-            self.fail(f"{number} is not 1 or more", param, ctx)
+            self.fail(": ".join(filter(None, (f"{number} is not 1 or more", self._otherwise))), param, ctx)
         return number
 
 

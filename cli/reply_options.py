@@ -30,7 +30,7 @@ _SECTIONS = {
 
 _FILE = "FILE|TEXT"
 _FORMS: dict[str, dict[str, Any]] = {
-    "max_tokens": {"type": Count()},
+    "max_tokens": {"type": Count("leave it out for as many as fit the context")},
     "logit_bias": {"metavar": "ID=X"},
     "grammar": {"metavar": _FILE},
     "json_schema": {"metavar": _FILE},

@@ -84,7 +84,9 @@ class LoadKeywords(TypedDict, total=False):
     ]
     kv_k: Annotated[str, Option("Type of cached keys; `auto` leaves it to the engine.", flag="--kv")]
     kv_v: Annotated[str, Option("Type of cached values.", flag="--kv")]
-    n_threads: Annotated[int, Option("Threads; 0 for the number of cores.", flag="--threads")]
+    n_threads: Annotated[
+        int, Option("Threads, at most those of the processor; 0 for the number of cores.", flag="--threads")
+    ]
     n_threads_batch: Annotated[
         int, Option("Threads for reading prompts and verifying drafts; 0 for as many.", flag="--threads-batch")
     ]

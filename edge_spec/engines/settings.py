@@ -28,7 +28,7 @@ class ModelSettings:
 
     Attributes:
         n_ctx: the most tokens that can be committed. Room for drafts is added to it.
-        n_threads, n_threads_batch: threads for one row, and for many; 0 for the number of physical cores.
+        n_threads, n_threads_batch: the most threads for one row, and for many; 0 for the number of physical cores.
         kv_k, kv_v: types of cached keys and values; ``auto`` leaves them to the engine.
         prefill_chunk: tokens per decode while a prompt is read.
         max_rows: the most rows of one decode that returns logits.
@@ -78,9 +78,11 @@ class ModelSettings:
 
     @property
     def threads(self) -> tuple[int, int]:
-        """Threads for one row and for many, resolved."""
-        n = self.n_threads or cores()[0]
-        return n, self.n_threads_batch or n
+        """Threads for one row and for many, resolved: no more than there are cores with hyperthreads, since every
+        decode waits for the slowest."""
+        physical, logical = cores()
+        n = min(self.n_threads or physical, logical)
+        return n, min(self.n_threads_batch or n, logical)
 
     def for_drafter(self, file: ModelFile, *, trees: bool) -> Self:
         """Return the settings of a smaller model that drafts for one with these: the same context, fewer threads.

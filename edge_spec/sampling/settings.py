@@ -125,16 +125,17 @@ class SamplerSettings:
     attempt: int = 0
 
     def __post_init__(self) -> None:
-        def require(name: str, good: bool, wanted: str) -> None:
+        def require(name: str, good: bool, wanted: str, hint: str = "") -> None:
             if not good:
-                raise SettingsError(f"is {getattr(self, name)!r} and must be {wanted}", argument=name)
+                raise SettingsError(f"is {getattr(self, name)!r} and must be {wanted}", argument=name, hint=hint)
 
         require_in_range(SAMPLER_OPTIONS, self)
         require("mirostat", self.mirostat != 1, "0 (off) or 2")
         for name in ("seed", "attempt"):
             value = getattr(self, name)
             require(name, has_kind(value, Integral), "a whole number")
-            require(name, 0 <= value < 1 << 64, "from 0 to 2**64 - 1")
+            hint = "leave it out for a random one" if name == "seed" else ""
+            require(name, 0 <= value < 1 << 64, "from 0 to 2**64 - 1", hint)
         wanted = "a list of texts of at least one character"
         require("dry_breakers", isinstance(self.dry_breakers, list | tuple), wanted)
         require("dry_breakers", all(isinstance(x, str) and x for x in self.dry_breakers), wanted)

@@ -288,3 +288,10 @@ def test_a_tokenizer_belongs_to_the_file(kind: str, graph: ModelFile) -> None:
     tokenizer.close()
     with pytest.raises(Closed):
         tokenizer.tokenize("abc", add_special=False)
+
+
+def test_there_are_no_more_threads_than_the_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_spec.engines.settings.cores", lambda: (2, 4))
+    asked = ((0, 0), (1, 0), (3, 512), (512, 0), (512, 1), (0, 512))
+    found = [ModelSettings(n_ctx=8, n_threads=n, n_threads_batch=batch).threads for n, batch in asked]
+    assert found == [(2, 2), (1, 1), (3, 4), (4, 4), (4, 1), (2, 4)]
