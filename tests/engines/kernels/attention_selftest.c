@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "digest.h"
 #include "half.h"
 #include "random.h"
 
@@ -19,15 +20,6 @@ static void fill(float *x, size_t n) {
 static void fill_halves(float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         ((uint16_t *)x)[i] = er_to_half(number());
-}
-
-static uint64_t digest;
-static void add_to_digest(const float *values, size_t n) { /* FNV-1a over 32-bit words */
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, values + i, sizeof bits);
-        digest = (digest ^ bits) * UINT64_C(0x100000001b3);
-    }
 }
 
 void edge_rows_copy_cells(void *const *keys, void *const *values, size_t n_layers, size_t n_heads, size_t n_cells,
@@ -58,7 +50,7 @@ int main(int argc, char **argv) {
             continue;
         n_variants++;
         restart(1);
-        digest = UINT64_C(0xcbf29ce484222325);
+        begin_digest();
         fill(cosines, CELLS * HD / 2);
         fill(sines, CELLS * HD / 2);
         fill(scales, CELLS);

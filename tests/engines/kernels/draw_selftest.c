@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "digest.h"
 #include "random.h"
 
 enum { FEW = 96 };
@@ -29,9 +30,7 @@ int32_t edge_pick_1(const float *row, int64_t n, uint64_t key, const struct chan
 int32_t edge_draw_3(const float *row, int64_t n, uint64_t key, const int64_t *tokens, const struct draw_settings *s,
                     int32_t *ids, double *scores);
 
-static uint64_t digest = 0xCBF29CE484222325u;
-
-static void put(uint32_t number) { digest = (digest ^ number) * 0x100000001B3u; }
+static void put(uint32_t number) { add_to_digest(&number, 1); }
 
 /* Sums of numbers that any machine computes alike, about as logits are spread; some rows with ties and infinities. */
 static float *random_row(int64_t n, uint32_t kind) {
@@ -53,6 +52,7 @@ int main(int argc, char **argv) {
     const uint32_t n_rows = argc > 1 ? (uint32_t)atoi(argv[1]) : 1000;
     uint32_t n_drawn = 0;
     restart(1);
+    begin_digest();
     for (uint32_t number = 0; number < n_rows; number++) {
         const int64_t n = widths[below(11)];
         float *row = random_row(n, (uint32_t)settings_of((int)number));

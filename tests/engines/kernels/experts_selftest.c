@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "digest.h"
 #include "experts.h"
 #include "random.h"
 
@@ -14,15 +15,6 @@ static float number(float size) { return (float)(int32_t)next() * 0x1p-31f * siz
 static void fill(float *x, size_t n, float size) {
     for (size_t i = 0; i < n; i++)
         x[i] = number(size);
-}
-
-static uint64_t digest;
-static void add_to_digest(const void *values, size_t n) { /* FNV-1a over 32-bit words */
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, (const char *)values + 4 * i, sizeof bits);
-        digest = (digest ^ bits) * UINT64_C(0x100000001b3);
-    }
 }
 
 int main(int argc, char **argv) {
@@ -37,7 +29,7 @@ int main(int argc, char **argv) {
             continue;
         n_variants++;
         restart(1);
-        digest = UINT64_C(0xcbf29ce484222325);
+        begin_digest();
         for (int i = 0; i < rounds; i++) {
             const int round = settings_of(i);
             er_choice choice = {.n_expert = 1 + below(MOST), .of_all = round & 1, .normalized = round & 2};

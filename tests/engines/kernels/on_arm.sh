@@ -1,55 +1,52 @@
 #!/bin/sh
-# The Arm kernels, and the draw, under user-mode emulation: right or wrong, not fast or slow.
+# The Arm kernels, the operators and the draw under user-mode emulation: right or wrong, not fast or slow.
 # Needs gcc-aarch64-linux-gnu and qemu-user or qemu-user-static (Debian's names). Exit status 77: they are missing.
 # Digests are compared with those of this machine, so both compute the same bits.
-# Arguments: rounds of products, of attention, experts and recurrent layers, and of draws.
+# Arguments: rounds of products, of attention, experts and recurrent layers, of draws, and of operators.
 set -eu
 cd "$(dirname "$0")/../../.."
-rounds=${1:-200}
-attention_rounds=${2:-128}
-draw_rounds=${3:-1000}
 qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static || echo qemu-aarch64)
 for tool in aarch64-linux-gnu-gcc "$qemu" cc; do
     command -v "$tool" >/dev/null || { echo "skipped: $tool is missing"; exit 77; }
 done
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
-# As setup.py builds them: another level of optimisation is another program.
-flags="-std=c11 -O3 -fno-fast-math -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Werror"
-flags="$flags -Iedge_spec/engines/onnx/kernels/src -Iedge_spec/sampling/src"
-for test in selftest attention_selftest experts_selftest recurrent_selftest; do
-    aarch64-linux-gnu-gcc $flags -static -o "$build/arm-$test" edge_spec/engines/onnx/kernels/src/*.c "tests/engines/kernels/$test.c" -lm
-    cc $flags -o "$build/here-$test" edge_spec/engines/onnx/kernels/src/*.c "tests/engines/kernels/$test.c" -lm
+kernels=$PWD/edge_spec/engines/onnx/kernels/src
+draw=$PWD/edge_spec/sampling/src
+# As setup.py builds them: another level of optimisation is another program. The compiler does not see that there is
+# always a best token.
+flags="-std=c11 -O3 -fno-fast-math -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Werror -Wno-maybe-uninitialized"
+flags="$flags -I$kernels -I$draw"
+for machine in arm here; do
+    [ "$machine" = arm ] && cc="aarch64-linux-gnu-gcc -static" || cc=cc
+    mkdir "$build/$machine"
+    (cd "$build/$machine" && $cc $flags -c "$kernels"/*.c "$draw"/*.c)
+    for test in selftest attention_selftest experts_selftest recurrent_selftest draw_selftest operators_selftest; do
+        $cc $flags -o "$build/$machine-$test" "$build/$machine"/*.o "tests/engines/kernels/$test.c" -lm -lpthread
+    done
 done
-# The compiler does not see that there is always a best token.
-flags="$flags -Wno-maybe-uninitialized"
-aarch64-linux-gnu-gcc $flags -static -o "$build/arm-draw_selftest" edge_spec/sampling/src/*.c tests/engines/kernels/draw_selftest.c -lm
-cc $flags -o "$build/here-draw_selftest" edge_spec/sampling/src/*.c tests/engines/kernels/draw_selftest.c -lm
-# What it prints is kept for the comparison and shown, also where it fails.
+# What they print is kept for the comparison and shown, also where one fails. The rest: where it runs, and its name.
 run() {
-    kept=$1
+    machine=$1
     shift
-    "$@" >"$build/$kept" || { cat "$build/$kept"; exit 1; }
-    cat "$build/$kept"
+    echo "$machine:"
+    for test in "selftest ${products:-200}" "attention_selftest ${others:-128}" "experts_selftest ${others:-128}" \
+        "recurrent_selftest ${others:-128}" "draw_selftest ${draws:-1000}" "operators_selftest ${operators:-64}"; do
+        name=${test% *}
+        "$@-$name" "${test#* }" >"$build/$name-$machine" || { cat "$build/$name-$machine"; exit 1; }
+        cat "$build/$name-$machine"
+    done
 }
+products=${1:-} others=${2:-} draws=${3:-} operators=${4:-}
 for cpu in max cortex-a76 cortex-a72; do
-    echo "$cpu:"
-    run "$cpu" "$qemu" -cpu "$cpu" "$build/arm-selftest" "$rounds"
-    run "attention-$cpu" "$qemu" -cpu "$cpu" "$build/arm-attention_selftest" "$attention_rounds"
-    run "experts-$cpu" "$qemu" -cpu "$cpu" "$build/arm-experts_selftest" "$attention_rounds"
-    run "recurrent-$cpu" "$qemu" -cpu "$cpu" "$build/arm-recurrent_selftest" "$attention_rounds"
-    run "draw-$cpu" "$qemu" -cpu "$cpu" "$build/arm-draw_selftest" "$draw_rounds"
+    run "$cpu" "$qemu" -cpu "$cpu" "$build/arm"
 done
-echo "here:"
-run own "$build/here-selftest" "$rounds"
-run attention-own "$build/here-attention_selftest" "$attention_rounds"
-run experts-own "$build/here-experts_selftest" "$attention_rounds"
-run recurrent-own "$build/here-recurrent_selftest" "$attention_rounds"
-run draw-own "$build/here-draw_selftest" "$draw_rounds"
-grep -q '^neon-i8mm .*digest' "$build/max"
-grep -q '^neon-dotprod .*digest' "$build/cortex-a76"
-for kind in "" attention- experts- recurrent- draw-; do
-    digests=$(cd "$build" && sed -n 's/.*digest //p' "${kind}max" "${kind}cortex-a76" "${kind}cortex-a72" "${kind}own")
-    test "$(echo "$digests" | sort -u | wc -l)" = 1 || { echo "digests differ"; exit 1; }
+run here "$build/here"
+grep -q '^neon-i8mm .*digest' "$build/selftest-max"
+grep -q '^neon-dotprod .*digest' "$build/selftest-cortex-a76"
+for name in selftest attention_selftest experts_selftest recurrent_selftest draw_selftest; do
+    test "$(sed -n 's/.*digest //p' "$build/$name"-* | sort -u | wc -l)" = 1 || { echo "digests of $name differ"; exit 1; }
 done
+# Those of the operators are four, in the same order everywhere.
+test "$(sed -n 's/.*digest //p' "$build"/operators_selftest-* | sort -u | wc -l)" = 4 || { echo "digests of operators differ"; exit 1; }
 echo "all digests agree"

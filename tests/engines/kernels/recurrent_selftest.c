@@ -7,6 +7,7 @@
 
 #include "convolution.h"
 #include "delta.h"
+#include "digest.h"
 #include "random.h"
 
 enum { ROWS = 12, MOST = 3 * ROWS, TAPS = 5, CHANNELS = 512, HEADS = 4, SIZE = 64, KEPT = TAPS - 1 + 2 * ROWS };
@@ -15,18 +16,6 @@ static float number(float size) { return (float)(int32_t)next() * 0x1p-31f * siz
 static void fill(float *x, size_t n, float size) {
     for (size_t i = 0; i < n; i++)
         x[i] = number(size);
-}
-
-static uint64_t digest;
-/* FNV-1a over 32-bit words. Processors give what is no number signs of their own. */
-static void add_to_digest(const void *values, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, (const char *)values + 4 * i, sizeof bits);
-        if ((bits & 0x7fffffff) > 0x7f800000)
-            bits = 0x7fc00000;
-        digest = (digest ^ bits) * UINT64_C(0x100000001b3);
-    }
 }
 
 static float x[ROWS * 3 * CHANNELS], weights[TAPS * CHANNELS], kept[2][KEPT * CHANNELS], convolved[2][MOST * CHANNELS];
@@ -62,7 +51,7 @@ int main(int argc, char **argv) {
             continue;
         n_variants++;
         restart(1);
-        digest = UINT64_C(0xcbf29ce484222325);
+        begin_digest();
         for (int i = 0; i < rounds; i++) {
             const int round = settings_of(i);
             er_delta d = {.scores = scores, .z = z, .steps = steps, .rates = rates, .weights = norm, .epsilon = 1e-5f,

@@ -6,42 +6,8 @@
  * Then damages headers: a damaged matrix is refused, or still describes the memory it lies in and can be multiplied.
  * With a number as argument: that many rounds.
  */
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "random.h"
-#include "rows.h"
-
-static const er_kind KINDS[] = {ER_Q4_0, ER_Q4_1, ER_Q5_0, ER_Q5_1,   ER_Q8_0,   ER_Q4_K, ER_Q5_K, ER_Q6_K,
-                                ER_Q2_K, ER_Q3_K, ER_F32,  ER_IQ4_NL, ER_IQ4_XS, ER_F16,  ER_BF16, ER_MXFP4};
-enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
-
-/* Half the matrices hold any bytes, NaN and infinite scales included; the others sane scales. */
-static uint8_t *random_matrix(er_kind kind, uint64_t n_out, uint64_t n_in, er_matrix *matrix) {
-    const uint64_t unit_inputs = (uint64_t)(er_block_inputs(kind) * er_unit_blocks(kind));
-    const size_t units = (size_t)((n_out + 15) / 16 * (n_in / unit_inputs));
-    const uint64_t bytes = ER_HEADER_BYTES + units * (size_t)er_unit_bytes(kind);
-    const uint32_t version = ER_VERSION, number = kind;
-    uint8_t *packed = calloc(1, bytes);
-    memcpy(packed, "EDGEROWS", 8);
-    memcpy(packed + 8, &version, 4);
-    memcpy(packed + 12, &number, 4);
-    memcpy(packed + 16, &n_out, 8);
-    memcpy(packed + 24, &n_in, 8);
-    memcpy(packed + 32, &bytes, 8);
-    for (uint64_t i = ER_HEADER_BYTES; i < bytes; i++)
-        packed[i] = (uint8_t)next();
-    if (next() & 1)
-        for (size_t u = 0; u < units; u++)
-            for (int i = 1; i < (er_is_plain(kind) ? er_unit_bytes(kind) : er_head_bytes(kind)); i += 2)
-                packed[ER_HEADER_BYTES + u * (size_t)er_unit_bytes(kind) + (size_t)i] &= 0xab;
-    const char *wrong = er_open(packed, bytes, matrix);
-    if (wrong != NULL) {
-        fprintf(stderr, "refused: %s\n", wrong);
-        exit(2);
-    }
-    return packed;
-}
+#include "digest.h"
+#include "matrices.h"
 
 static float random_activation(uint32_t flavour) {
     const float plain = (float)(int32_t)next() * 0x1p-31f;
@@ -64,16 +30,6 @@ static float *product(const er_variant *variant, const er_matrix *matrix, const 
     er_multiply(variant, matrix, activations, n_rows, split, matrix->n_groups, y);
     free(activations);
     return y;
-}
-
-static uint64_t digest;
-
-static void add_to_digest(const float *values, size_t n) { /* FNV-1a over 32-bit words */
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, values + i, sizeof bits);
-        digest = (digest ^ bits) * UINT64_C(0x100000001b3);
-    }
 }
 
 static void damage_headers(int rounds) {
@@ -119,7 +75,7 @@ int main(int argc, char **argv) {
             continue;
         }
         restart(1);
-        digest = UINT64_C(0xcbf29ce484222325);
+        begin_digest();
         for (int i = 0; i < rounds; i++) {
             const int round = settings_of(i);
             er_matrix matrix;
