@@ -1,4 +1,5 @@
 /* A self test of kernels whose choices a fuzzer makes, by coverage, under sanitizers; see fuzz_kernels.sh. */
+#define _DEFAULT_SOURCE
 #define FUZZED
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Our C code under libFuzzer with the address and undefined-behaviour sanitizers: packed headers and products, attention
-# in the pool, experts, recurrent layers, the draw. Needs clang with its runtime (CC names it). Arguments: seconds of
-# each, and a folder in which programs and inputs are kept for the next time; compiling takes minutes.
+# in the pool, experts, recurrent layers, operators, the draw. Needs clang with its runtime (CC names it). Arguments:
+# seconds of each, and a folder in which programs and inputs are kept for the next time; compiling takes minutes.
 set -eu
 cd "$(dirname "$0")/../.."
 seconds=${1:-60}
@@ -19,10 +19,10 @@ if [ ! -e "$kept/objects/draw.o" ]; then
     done
     cd "$root"
 fi
-for test in selftest attention_selftest experts_selftest recurrent_selftest draw_selftest; do
+for test in selftest attention_selftest experts_selftest recurrent_selftest operators_selftest draw_selftest; do
     mkdir -p "$kept/$test-inputs"
     "${CC:-clang}" $undefined -fsanitize=fuzzer -Iedge_spec/engines/onnx/kernels/src -Itests/engines/kernels \
-        -DSELFTEST="\"$test.c\"" -o "$kept/$test" tests/attack/fuzz_kernels.c "$kept"/objects/*.o -lm
+        -DSELFTEST="\"$test.c\"" -o "$kept/$test" tests/attack/fuzz_kernels.c "$kept"/objects/*.o -lm -lpthread
     echo "$test"
     "$kept/$test" -max_total_time="$seconds" -max_len=64 -artifact_prefix="$kept/$test-" -print_final_stats=1 \
         "$kept/$test-inputs" 2>&1 | grep -E "cov:|ERROR|SUMMARY|runtime error|stat::number|Test unit" | tail -6

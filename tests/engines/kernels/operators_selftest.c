@@ -4,7 +4,9 @@
  * sanitize.sh builds and runs it, on_arm.sh compares its digests with those of another machine. With a number as argument:
  * that many rounds.
  */
+#ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
+#endif
 #include <sys/mman.h>
 #include <unistd.h>
 
