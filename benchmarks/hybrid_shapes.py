@@ -163,7 +163,7 @@ def _add_sizes(writer: GGUFWriter, s: HybridShape) -> None:
         "attention.value_length": s.head_dim,
         "vocab_size": s.n_vocab,
     }
-    by_layer = s.architecture in ("lfm2", "lfm2moe", "nemotron_h")
+    by_layer = s.architecture in ("lfm2", "lfm2moe", "nemotron_h", "granitehybrid")
     heads_kv = [s.n_head_kv * (layer in s.attention) for layer in range(s.n_layers)]
     numbers["attention.head_count"] = s.n_head if s.attention else 0
     numbers["attention.head_count_kv"] = heads_kv if by_layer else s.n_head_kv if s.attention else 0
@@ -341,6 +341,16 @@ def _nemotron_h(t: _Tensors, s: HybridShape, layer: int, blk: str) -> None:
         _feed_forward(t, s, blk, gate=False)
 
 
+def _granite_hybrid(t: _Tensors, s: HybridShape, layer: int, blk: str) -> None:
+    for name in ("attn_norm", "ffn_norm"):
+        t.vector(f"{blk}{name}.weight", s.n_embd)
+    if layer in s.attention:
+        _attention(t, s, blk)
+    else:
+        _mamba2(t, s, blk)
+    _feed_forward(t, s, blk)
+
+
 def _falcon_h1(t: _Tensors, s: HybridShape, layer: int, blk: str) -> None:
     t.vector(f"{blk}attn_norm.weight", s.n_embd)
     t.vector(f"{blk}ffn_norm", s.n_embd)
@@ -371,6 +381,7 @@ _LAYERS: dict[str, _Layer] = {
     "qwen35": _qwen35,
     "qwen35moe": _qwen35,
     "nemotron_h": _nemotron_h,
+    "granitehybrid": _granite_hybrid,
     "falcon-h1": _falcon_h1,
     "mamba": _mamba,
 }

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from chat_world import chat_model, chat_table
 from commands import command as real_command
+from damaged_families import damaged
 from fake_hub import COMMIT, FAULTS, client, fake_hub
 from family_templates import FAMILIES
 from gguf_files import write_gguf
@@ -123,6 +124,24 @@ def gguf(number: int, folder: Path) -> Callable[[], object]:
     chosen = (["--engine", "llama", "--raw"], ["--engine", "onnx"], ["--speculation", "ngram"])[number % 4 % 3]
     arguments = ["plan", path, *_ASKED[-2:]] if number % 4 == 3 else ["run", path, *_ASKED, *chosen]
     return lambda: command(arguments)
+
+
+def family(number: int, folder: Path) -> Callable[[], object]:
+    """A small model of any family with one setting or tensor changed, on each engine in turn."""
+    path = folder / "changed.gguf"
+    model = damaged(number // 2, folder)
+    model.write(path)
+    engine = ("llama", "onnx")[number % 2]
+    given: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "speculation": "off", "memory": BUDGET, "cache_dir": folder}
+
+    def write() -> None:
+        print(engine, *model.said, flush=True)
+        with load(path, engine=engine, **given) as opened:
+            reply = opened.generate("Hello there", max_tokens=4, seed=1, raw=True, ignore_eos=True)
+            reply.read()
+            assert len(reply.token_ids) == 4
+
+    return write
 
 
 def head(number: int, folder: Path) -> Callable[[], object]:
@@ -352,6 +371,7 @@ class Kind:
 
 KINDS = {
     "gguf": Kind(gguf),
+    "family": Kind(family, at_once=5),
     "head": Kind(head),
     "onnx": Kind(onnx),
     "session": Kind(session, at_once=25),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 _CASES = {"gguf": 24, "head": 12, "onnx": 12, "session": 150, "template": 150, "grammar": 40, "schema": 30, "hub": 30}
-_CASES |= {"http": 3, "command": 14}
+_CASES |= {"http": 3, "command": 14, "family": 40}
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")

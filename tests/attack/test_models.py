@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damaged_families import GEMMA4, HYBRIDS, model_of
 from families import EXPERT_FAMILIES, FAMILIES
 from forked import forked
 from gemma4_shapes import SHAPES, write_gemma4
@@ -234,12 +234,6 @@ def test_reading_with_llama_cpp_imports_its_functions_alone() -> None:
 # --- every family
 
 
-EXPERTS = {"n_layers": 2, "attention": (1,), "experts": (8, 2, 96)}
-HYBRIDS = {
-    **{name: SMALL_HYBRIDS[name] for name in ("lfm2", "qwen35")},
-    **{f"{name}moe": replace(SMALL_HYBRIDS[name], architecture=f"{name}moe", **EXPERTS) for name in ("lfm2", "qwen35")},
-}
-GEMMA4 = {name: shape for name, shape in SHAPES.items() if name.startswith("as ")}
 CERTAIN = (
     "expert_count",
     "expert_used_count",
@@ -250,17 +244,6 @@ CERTAIN = (
     "embedding_length",
 )
 """Numbers without which there is no model."""
-
-
-def model_of(family: str, path: Path) -> HostileGGUF:
-    """A small sound model of a family."""
-    if family in HYBRIDS:
-        write_hybrid(path, HYBRIDS[family], "Q4_0", seed=1)
-    elif family in GEMMA4:
-        write_gemma4(path, GEMMA4[family], "Q4_0")
-    else:
-        write_gguf(path, **(FAMILIES | EXPERT_FAMILIES)[family])
-    return read_gguf(path)
 
 
 def contradictions(sound: HostileGGUF) -> Iterator[tuple[str, HostileGGUF, bool]]:
