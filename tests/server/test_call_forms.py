@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -316,6 +317,24 @@ def test_arguments_are_held_to_what_schemas_say(form: CallSyntax, case: str, str
         assert json.loads(call["arguments"]) == {"x": value}
     for value in bad:
         assert not takes(grammar, called(form, ("f", {"x": value}))), value
+
+
+WORDS: list[Any] = ["null", "None", "true", "12", "-3.5", "[1]", "", " ", "12 ", "a\n", "ab", " null"]
+WORDS += [None, True, 1, 12, 100, -3.5, [], ["a"], [None], {}, {"a": {"b": 1}}]
+
+
+@pytest.mark.parametrize("case", HELD)
+@pytest.mark.parametrize("name", ["Gemma 4", "Qwen 3.5", "LFM2"])
+def test_whatever_the_grammar_takes_is_valid_as_it_is_read(name: str, case: str) -> None:
+    form = FORMS[NAMES.index(name)]
+    whole = {"type": "object", "properties": {"x": HELD[case][0]}, "required": ["x"], "$defs": {"tree": TREE}}
+    function = FunctionFields(name="f", parameters=whole, strict=True)
+    grammar = calls_grammar([function], form, required=True, several=False, may_think=False)
+    for value in WORDS:
+        text = called(form, ("f", {"x": value}))
+        if takes(grammar, text):
+            (call,) = read(form, [text], schemas={"f": schema_of(function)})["tool_calls"]
+            jsonschema.validate(json.loads(call["arguments"]), whole)
 
 
 MORE: dict[str, dict[str, Any]] = {
