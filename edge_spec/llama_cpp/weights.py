@@ -80,9 +80,6 @@ class LlamaWeights:
         if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
             self.close()
             raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose another model")
-        if wrong := self._wrong_rotary():
-            self.close()
-            raise UnsupportedModel(f"{path} has {wrong}", hint="convert the model again with a current llama.cpp")
 
     @property
     def handle(self) -> Any:
@@ -132,17 +129,6 @@ class LlamaWeights:
         """How many numbers of a head rotary embeddings turn."""
         found = self._metadata(f"{self.architecture}.rope.dimension_count")
         return int(found) if found else self.head_dim_k
-
-    def _wrong_rotary(self) -> str:
-        """Return how many numbers the file has turned, where decodes would end the process; empty where they do not."""
-        of = f"{self.architecture}.rope.dimension_"
-        for kind in ("", "_swa"):
-            width = self._metadata(f"{self.architecture}.attention.key_length{kind}")
-            # Layers with a window turn as many numbers as the others, if nothing is said of them.
-            said = self._metadata(f"{of}count{kind}") or (self._metadata(f"{of}count") if width else "")
-            if said.isdigit() and width.isdigit() and (int(said) % 2 or int(said) > int(width)):
-                return f"{of}count = {said}, of {width} numbers of a head{' with a window' if kind else ''}"
-        return ""
 
     @property
     def has_rotary(self) -> bool:

@@ -57,6 +57,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     head_dim = n_embd // n_head if n_head else 0
     experts = _experts(facts, n_layers)
     recurrence = recurrence_of(tensors, n_embd, facts.optional)
+    facts.refuse(_wrong_rotary(facts))
     n_head_kv = facts.per_layer("attention.head_count_kv", n_layers, default=n_heads)
     windowed = facts.flags("attention.sliding_window_pattern", n_layers)
     facts.refuse(wrong_shapes(facts.architecture, windowed, n_head_kv, facts.optional))
@@ -112,6 +113,19 @@ def _experts(facts: _Facts, n_layers: int) -> tuple[int, int]:
     n_experts = facts.optional("expert_count", 0)
     facts.refuse(wrong_experts(facts.architecture, n_experts, n_used, **groups))
     return n_experts, n_used
+
+
+def _wrong_rotary(facts: _Facts) -> str | None:
+    """Return how many numbers of a head are turned, as a clause, where plans or decodes of llama.cpp would end the
+    process; None where they would not."""
+    for kind in ("", "_swa"):
+        width = facts.optional(f"attention.key_length{kind}", 0)
+        # Layers with a window turn as many numbers as the others, if nothing is said of them.
+        said = facts.optional(f"rope.dimension_count{kind}", facts.optional("rope.dimension_count", 0))
+        if width and (said % 2 or said > width):
+            where = f"{facts.architecture}.rope.dimension_count = {said}"
+            return f"has {where}, of {width} numbers of a head{' with a window' if kind else ''}"
+    return None
 
 
 def _has_latent_attention(facts: _Facts) -> bool:

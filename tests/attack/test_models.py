@@ -102,6 +102,38 @@ def test_no_more_numbers_of_a_head_are_turned_than_it_has(kind: str, n: int | No
         edge_spec.load(model.write(tmp_path / "turned.gguf"), engine="llama", n_ctx=64, cache_dir=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        ("qwen3moe, 2 of 8", "rope.dimension_count", 2**24),
+        ("granitemoe, 2 of 8", "rope.dimension_count", 1),
+        ("olmo2", "attention.key_length", 2),
+    ],
+)
+def test_what_a_head_turns_is_refused_before_a_plan_is_made(
+    family: str, key: str, value: int, tmp_path: Path, home: Path
+) -> None:
+    """llama.cpp, which is asked for plans, would end the process."""
+    model = model_of(family, tmp_path / "sound.gguf")
+    architecture = model.values["general.architecture"][1]
+    model.values[f"{architecture}.{key}"] = (4, value)
+    outcome = forked(run(model.write(home / "turned.gguf"), "--raw", "--engine", "llama"), seconds=60)
+    assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (1, ""), outcome.err
+    assert "numbers of a head" in outcome.err
+
+
+def test_experts_of_layers_that_there_are_not_are_refused_in_a_line(tmp_path: Path) -> None:
+    """Where a plan asks how many fit the memory."""
+    sound = model_of("gpt-oss, 4 of 32", tmp_path / "sound.gguf")
+    fewer = HostileGGUF(sound.values | {"gpt-oss.block_count": (4, 1)}, sound.tensors)
+    shape, kind, raw = sound.tensors["output.weight"]
+    deeper = HostileGGUF(sound.values, sound.tensors | {"output.weight": ((*shape, 1), kind, raw)})
+    for model in (fewer, deeper):
+        path = model.write(tmp_path / "changed.gguf")
+        with pytest.raises(UnsupportedModel, match="no place for"):
+            edge_spec.load(path, engine="onnx", n_ctx=64, memory=600 << 20, speculation="off", cache_dir=tmp_path)
+
+
 def test_a_hybrid_is_calibrated_in_a_small_context(tmp_path: Path) -> None:
     """Its state goes back to where a prompt ended, and not to every token."""
     path = write_hybrid(tmp_path / "model.gguf", SMALL_HYBRIDS["qwen35"], "Q4_0", seed=1, noise=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -155,13 +156,14 @@ def _recurrent_bytes(file: ModelFile, settings: ModelSettings) -> dict[str, int]
 
 def _held_expert_bytes(file: ModelFile, n_held: int) -> int:
     """Return what so many experts of each layer take in memory, and for a moment all others that a layer uses."""
-    held, others = 0, [0] * file.n_layers
+    held, others = 0, Counter[str]()
     for tensor in _stored(file):
         if len(tensor.shape) > _PLAIN:
             of_one = _stored_bytes(tensor) // tensor.shape[-1]
             held += n_held * (of_one + _EDGES_BYTES)
-            others[int(tensor.name.split(".")[1])] += (tensor.shape[-1] - n_held) * of_one
-    return held + max(others)
+            # By layer. A strange file may have others besides; it is refused where it is transcribed.
+            others[tensor.name.rpartition(".ffn")[0]] += (tensor.shape[-1] - n_held) * of_one
+    return held + max(others.values(), default=0)
 
 
 def _stored_bytes(tensor: TensorInfo) -> int:
