@@ -82,8 +82,11 @@ class Outcome:
         """Return in what another one differs; one that was cancelled, or whose reader raised, is a beginning."""
         if found.reason == "cancelled" or found.error == Planted.__name__:
             n = len(found.tokens)
-            is_same = found.tokens == self.tokens[:n] and self.text.startswith(found.text)
-            return "" if is_same else f"tokens {found.tokens[-5:]} at {n} in place of {self.tokens[n - 5 : n]}"
+            # Half a character at its end is shown as one that cannot be read.
+            is_same = found.tokens == self.tokens[:n] and self.text.startswith(found.text.rstrip("\ufffd"))
+            first = max(0, n - 5)
+            told = f"tokens {found.tokens[first:]} from {first} on in place of {self.tokens[first:n]}"
+            return "" if is_same else f"{told}, {found.text[-20:]!r} of {self.text!r}"
         for name in ("error", "tokens", "text", "reason", "events"):
             a, b = getattr(self, name), getattr(found, name)
             if a != b and name in ("tokens", "events"):
