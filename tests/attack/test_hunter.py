@@ -17,6 +17,7 @@ from edge_spec.speculation.walk import walk
 sys.path.insert(0, str(Path(__file__).parent))
 
 from hunter import hunt
+from playing import Outcome
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 
@@ -28,6 +29,15 @@ def test_the_first_stories_have_no_difference(tmp_path: Path) -> None:
     assert left == 6
     for kind in ("engine onnx", "engine llama", "asked chat", "asked several", "asked reply", "ended length"):
         assert counts[kind] > 3, kind
+
+
+def test_a_reply_that_was_cancelled_is_a_beginning() -> None:
+    """Which may end within a character."""
+    whole = Outcome([126, 37, 211, 133], '{"Ђ', "length")
+    for tokens, text in (([126, 37], '{"'), ([126, 37, 211], '{"\ufffd'), ([], "")):
+        assert not whole.difference(Outcome(tokens, text, "cancelled"))
+    for tokens, text in (([126, 38], '{"'), ([126, 37, 211], "{#\ufffd"), ([126, 37, 211, 133, 1], '{"Ђ')):
+        assert whole.difference(Outcome(tokens, text, "cancelled"))
 
 
 def test_a_token_too_many_that_is_accepted_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
