@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from edge_spec.speculation.chooser import Chooser
-from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -38,7 +39,7 @@ def read_recordings(folder: Path, temperature: float) -> dict[str, list[Reply]]:
     return found
 
 
-class Replay(Drafter):
+class Replay(LevelDrafter):
     """Drafts again what was recorded, and keeps the time that it would have taken.
 
     Args:
@@ -72,18 +73,27 @@ class Replay(Drafter):
         """Draft for another reply, whose text is its tokens alone."""
         self._reply = reply
 
-    def draft(self, limit: int) -> Tree:
-        return self.draft_while(limit, lambda draft: True)
-
-    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        whole = _draft(self.replies[self._reply], len(self.text))
-        nodes: list[int] = []
-        best, draft, n_levels = -1, EMPTY, 0
-        while (level := whole.children(best)) and n_levels < limit and (not nodes or worth_more(draft)):
-            nodes += level
-            best, draft, n_levels = level[0], _part(whole, nodes), n_levels + 1
-        self.spent_s += n_levels * self.step_s + self.call_s
-        return draft.best(limit) if draft.values else draft.first(limit)
+    def draft_all_while(
+        self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
+    ) -> Sequence[Tree]:
+        replays = [drafter for drafter in drafters if isinstance(drafter, Replay)]
+        wholes = [_draft(replay.replies[replay._reply], len(replay.text)) for replay in replays]
+        nodes: list[list[int]] = [[] for _ in replays]
+        levels, n_levels = [whole.children(-1) for whole in wholes], 0
+        drafts = [EMPTY] * len(replays)
+        while any(levels) and n_levels < max(limits) and (not n_levels or worth_more(drafts)):
+            for place, level in enumerate(levels):
+                if level and n_levels < limits[place]:
+                    nodes[place] += level
+                    drafts[place] = _part(wholes[place], nodes[place])
+                levels[place] = wholes[place].children(level[0]) if level else ()
+            n_levels += 1
+        # A model drafts a level of all texts in one decode.
+        self.spent_s += n_levels * self.step_s + len(replays) * self.call_s
+        return [
+            draft.best(limit) if draft.values else draft.first(limit)
+            for draft, limit in zip(drafts, limits, strict=True)
+        ]
 
 
 def replayed_rounds(
@@ -95,47 +105,71 @@ def replayed_rounds(
     first: Curve | None = None,
     call_s: float = 0.0,
     look_s: float = 0.0,
+    n_texts: int = 1,
 ) -> Iterator[tuple[int, float]]:
     """Tokens and seconds of each round if the chooser had chosen among recorded drafters.
 
     Args:
         curve: of the target.
-        own_s: bookkeeping and sampling of a round.
+        own_s: bookkeeping and sampling of a round, for each text.
         greedy: whether the replies were written at temperature 0.
         first: what the chooser takes for the curve before it has measured anything; the curve itself by default.
-        call_s: seconds that asking all drafters takes, beside those of the levels.
+        call_s: seconds that asking all drafters of a text takes, beside those of the levels.
         look_s: seconds of choosing and learning from one look of the chooser at its clock to the next.
+        n_texts: how many texts share a decode. Where one ends, the next reply begins.
     """
     n_looks = 0
-    for replay in replays:
+    company = [
+        replays,
+        *([Replay(each.name, each.replies, each.step_s) for each in replays] for _ in range(n_texts - 1)),
+    ]
+    for replay in chain.from_iterable(company):
         replay.call_s = call_s / len(replays)
 
     def now() -> float:
-        return sum(replay.spent_s for replay in replays) + n_looks * look_s
+        return sum(replay.spent_s for replay in chain.from_iterable(company)) + n_looks * look_s
 
     def clock() -> float:
         nonlocal n_looks
         n_looks += 1
         return now()
 
-    chooser = Chooser(replays, seconds={n: (first or curve)(n) for n in _WIDTHS}, clock=clock)
+    seconds = {n: (first or curve)(n) for n in _WIDTHS}
+    choosers = [Chooser(own, seconds=seconds, clock=clock) for own in company]
+    for chooser in choosers[1:]:
+        chooser.join(choosers[0])
     settings = SimpleNamespace(temperature=0.0 if greedy else 1.0)
     sampler: Any = SimpleNamespace(settings=settings, has_grammar=False)
-    for number, reply in enumerate(replays[0].replies):
-        truth, text = reply["truth"], Text()
-        for replay in replays:
-            replay.at(number)
-        chooser.begin(text, sampler)
-        while len(text) < len(truth):
-            began, place = now(), len(text)
-            draft = chooser.draft(chooser.most)
+    waiting = iter(enumerate(replays[0].replies))
+    texts: list[tuple[Text, Sequence[int]]] = [(Text(), ())] * n_texts
+    while True:
+        for place, (text, truth) in enumerate(texts):
+            if len(text) < len(truth):
+                continue
+            number, reply = next(waiting, (0, None))
+            if reply is None:
+                return
+            texts[place] = Text(), reply["truth"]
+            for replay in company[place]:
+                replay.at(number)
+            choosers[place].begin(texts[place][0], sampler)
+        began, rounds = now(), list[Round]()
+        if n_texts == 1:
+            drafts: Sequence[Tree] = [choosers[0].draft(choosers[0].most)]
+        else:
+            n_rows = _WIDTHS[-1] - n_texts
+            drafts = choosers[0].draft_all(choosers, [n_rows] * n_texts, n_rows)
+        draft_s, verify_s = now() - began, curve(n_texts + sum(map(len, drafts)))
+        for (text, truth), draft in zip(texts, drafts, strict=True):
+            place = len(text)
             n_accepted = len(draft.descend(truth[place:]))
             tokens = tuple(truth[place : place + n_accepted + 1])
-            draft_s, verify_s = now() - began, curve(len(draft) + 1)
-            counts = draft.counts_by_depth() if draft else ()
             text.tokens += tokens
-            chooser.learn(Round(tokens, n_accepted, counts, len(draft) + 1, draft_s, verify_s, own_s))
-            yield len(tokens), now() - began + verify_s + own_s
+            counts, n_rows = draft.counts_by_depth() if draft else (), len(draft) + 1
+            part_s = draft_s / n_texts, verify_s / n_texts, own_s
+            rounds.append(Round(tokens, n_accepted, counts, n_rows, *part_s))
+        choosers[0].learn_all(choosers, rounds)
+        yield sum(len(done.tokens) for done in rounds), now() - began + verify_s + n_texts * own_s
 
 
 def fixed_speed(replay: Replay, size: int, curve: Curve, *, own_s: float) -> float:

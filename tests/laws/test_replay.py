@@ -62,6 +62,28 @@ def test_the_chooser_is_near_the_best_choice_in_hindsight(name: str, temperature
     assert speed(rounds[WARM_UP:]) > 0.99 * plain
 
 
+@pytest.mark.parametrize("n_texts", [2, 4])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("folder", ["smollm2", "demo-1b"])
+def test_texts_in_company_lose_neither_against_plain_ones_nor_one_by_one(
+    folder: str, name: str, temperature: float, n_texts: int
+) -> None:
+    def curve(n: int) -> float:
+        return seconds(CURVES[name], n)
+
+    def drafting(n: int) -> float:
+        replays = [
+            Replay(drafter, 2 * replies, 0.0 if drafter == "ngram" else STEP_S)
+            for drafter, replies in read_recordings(TRACES / folder, temperature).items()
+        ]
+        costs = {"own_s": OWN_S, "call_s": CALL_S}
+        return speed(list(replayed_rounds(replays, curve, greedy=temperature == 0, n_texts=n, **costs)))
+
+    plain = n_texts / (curve(n_texts) + n_texts * OWN_S)
+    assert drafting(n_texts) > 0.97 * max(plain, drafting(1))
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", CURVES)
 def test_a_table_alone_is_asked_where_that_pays(name: str, temperature: float) -> None:
