@@ -14,7 +14,7 @@ from edge_spec.sampling.candidates import Ids, Row
 from edge_spec.sampling.settings import SamplerSettings
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["Breakers", "Changes", "adjusted", "adjusts", "changes", "dry_penalties", "find_breakers"]
+__all__ = ["Breakers", "Changes", "adjusted", "adjusts", "bias_changes", "changes", "dry_penalties", "find_breakers"]
 
 
 def adjusts(settings: SamplerSettings) -> bool:
@@ -51,14 +51,40 @@ def adjusted(
 
 
 Changes = tuple[list[int], list[float]]
-"""Token ids, and what is added to their logits, one after the other."""
+"""Columns of a row, and what is added to their logits, one after the other."""
 
 
-def changes(text: Sequence[int], settings: SamplerSettings, breakers: Breakers) -> Changes:
-    """Return what ``adjusted`` adds to logits, where there are no penalties: they do more than that."""
-    bias = settings.logit_bias
+def bias_changes(settings: SamplerSettings, kept: KeptTokens | None = None) -> Changes:
+    """Return what ``logit_bias`` adds to logits; see ``changes``."""
+    return _changes(settings.logit_bias, kept)
+
+
+def changes(
+    text: Sequence[int],
+    settings: SamplerSettings,
+    breakers: Breakers,
+    bias: Changes,
+    kept: KeptTokens | None = None,
+) -> Changes:
+    """Return what ``adjusted`` adds to logits, where there are no penalties: they do more than that.
+
+    Args:
+        bias: what ``bias_changes`` returns: it is the same in each place, and most often there is nothing else.
+    """
     dry = dry_penalties(text, settings, breakers) if settings.uses_dry else {}
-    return [*bias, *dry], [*bias.values(), *(-amount for amount in dry.values())]
+    if not dry:
+        return bias
+    columns, amounts = _changes({token: -amount for token, amount in dry.items()}, kept)
+    return [*bias[0], *columns], [*bias[1], *amounts]
+
+
+def _changes(amounts: Mapping[int, float], kept: KeptTokens | None) -> Changes:
+    if kept is None:
+        return [*amounts], [*amounts.values()]
+    # One beyond the vocabulary is beyond the row as well, which C leaves to Python, which refuses it.
+    columns = [int(kept.columns[token]) if token < kept.n_vocab else token + 1 for token in amounts]
+    known = [(column, amount) for column, amount in zip(columns, amounts.values(), strict=True) if column != len(kept)]
+    return [column for column, _ in known], [amount for _, amount in known]
 
 
 def _columns(values: Mapping[int, float], kept: KeptTokens | None) -> tuple[Ids, npt.NDArray[np.float32]]:

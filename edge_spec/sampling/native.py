@@ -47,47 +47,54 @@ class NativeDraw:
 
     def __init__(self, library: Any, settings: SamplerSettings, kept: KeptTokens | None) -> None:
         deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
-        self._draw, self._pick = library.edge_draw_3, library.edge_pick_1
+        self._pick, self._guess = library.edge_pick_2, library.edge_guess_1
         self._settings = _DrawSettings(settings.top_k, settings.top_p, settings.temperature, deepest)
-        self._by = ctypes.byref(self._settings)
-        self._changes = _Changes()
+        self._own_changes = _Changes()
+        self._own_changes_by = ctypes.byref(self._own_changes)
+        # Those that are in there: most often they are the same again.
+        self._changes: Changes | None = None
         self._ids = (ctypes.c_int32 * FEW)()
-        self._scores = (ctypes.c_double * FEW)()
+        self._chances = (ctypes.c_double * FEW)()
         # C reads these as long as this object lives.
         self._tokens = None if kept is None else np.ascontiguousarray(kept.ids, np.int64)
-        tokens = None if self._tokens is None else self._tokens.ctypes.data
-        self._rest = (tokens, self._by, self._ids, self._scores)
+        self._n_columns = None if kept is None else len(kept)
+        self._rest = (None if self._tokens is None else self._tokens.ctypes.data, ctypes.byref(self._settings))
 
-    def __call__(self, row: Row, key: int) -> tuple[list[int], list[float]] | None:
-        """Return what can be drawn and its noisy scores, or None where it is left to Python."""
-        if not row.flags.c_contiguous or row.dtype != _FLOAT32:
-            return None
-        if self._tokens is not None and len(self._tokens) != row.shape[0]:
-            return None
-        n = self._draw(row.__array_interface__["data"][0], row.shape[0], key, *self._rest)
-        if n == 0:
-            return None
-        return self._ids[:n], self._scores[:n]
-
-    def pick(self, row: Row, key: int, changes: Changes | None = None) -> int:
-        """Return what a row with columns for all tokens is drawn to; -1 where it is left to Python.
+    def guess(self, row: Row, key: int, n: int, changes: Changes | None = None) -> list[tuple[int, float]]:
+        """Return what ``Sampler.guess`` returns, nothing where it is left to Python.
 
         Args:
-            changes: what is added to its logits before.
+            changes: what is added to logits of the row before.
         """
-        if not row.flags.c_contiguous or row.dtype != _FLOAT32:
+        if not self._reads(row, changes):
+            return []
+        by = None if changes is None else self._own_changes_by
+        ids, chances = self._ids, self._chances
+        address = row.__array_interface__["data"][0]
+        found = self._guess(address, row.shape[0], key, by, *self._rest, min(n, FEW), ids, chances)
+        return [(ids[0], chances[0])] if found == 1 else list(zip(ids[:found], chances[:found], strict=True))
+
+    def pick(self, row: Row, key: int, changes: Changes | None = None) -> int:
+        """Return what a row is drawn to; -1 where it is left to Python. See ``guess``."""
+        if not self._reads(row, changes):
             return -1
-        by = None
-        if changes is not None:
-            tokens, amounts = changes
-            n = len(tokens)
-            if n > FEW:
-                return -1
-            own = self._changes
-            own.n, own.columns[:n], own.amounts[:n] = n, tokens, amounts
-            by = ctypes.byref(own)
-        token: int = self._pick(row.__array_interface__["data"][0], row.shape[0], key, by, self._by)
+        by = None if changes is None else self._own_changes_by
+        token: int = self._pick(row.__array_interface__["data"][0], row.shape[0], key, by, *self._rest)
         return token
+
+    def _reads(self, row: Row, changes: Changes | None) -> bool:
+        """Return whether C can look at a row, and have it find the changes."""
+        if not row.flags.c_contiguous or row.dtype != _FLOAT32 or self._n_columns not in (None, row.shape[0]):
+            return False
+        if changes is not None and changes is not self._changes:
+            columns, amounts = changes
+            n = len(columns)
+            if n > FEW:
+                return False
+            own = self._own_changes
+            own.n, own.columns[:n], own.amounts[:n] = n, columns, amounts
+            self._changes = changes
+        return True
 
 
 def native_draw(settings: SamplerSettings, kept: KeptTokens | None = None) -> NativeDraw | None:
@@ -108,9 +115,9 @@ def _library() -> Any:
     pointer, n, key, result = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int32
     try:
         library = ctypes.CDLL(str(_FILE))
-        library.edge_draw_3.argtypes = [pointer, n, key, pointer, pointer, pointer, pointer]
-        library.edge_pick_1.argtypes = [pointer, n, key, pointer, pointer]
-        library.edge_draw_3.restype = library.edge_pick_1.restype = result
+        library.edge_pick_2.argtypes = [pointer, n, key, pointer, pointer, pointer]
+        library.edge_guess_1.argtypes = [*library.edge_pick_2.argtypes, result, pointer, pointer]
+        library.edge_pick_2.restype = library.edge_guess_1.restype = result
     except (OSError, AttributeError):
         return None
     return library

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from math import exp
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edge_spec.errors import GrammarDeadEnd, NoNumbers, StateError
-from edge_spec.sampling.adjustments import Breakers, adjusted, adjusts, changes
+from edge_spec.sampling.adjustments import Breakers, Changes, adjusted, adjusts, bias_changes, changes
 from edge_spec.sampling.candidates import Candidates, Ids, Row, allowed_row, candidates_of, mirostat, next_mu, peak
 from edge_spec.sampling.filters import FEW, Logits
 from edge_spec.sampling.grammar import Grammar, KeptNode, Node, Progress
@@ -66,11 +66,16 @@ class Sampler:
         self._breakers = breakers or {}
         self._adjusts = adjusts(settings)
         self._scored_by = settings if settings.temperature > 0 else _GREEDY_GUESS
-        self._native = native_draw(self._scored_by) if grammar is None else None
-        # Picks in C. Penalties do more than C knows, and the best of an unchanged row is found faster without.
-        usual = settings.temperature > 0 or self._adjusts
-        self._picker = self._native if usual and not settings.uses_penalties else None
-        self._kept: KeptTokens | None = None
+        self._use(None)
+
+    def _use(self, kept: KeptTokens | None) -> None:
+        """Draw from rows with columns for these tokens only, see ``over``."""
+        self._kept = kept
+        self._bias = bias_changes(self.settings, kept)
+        self._native = None if self.has_grammar else native_draw(self._scored_by, kept)
+        # Picks in C. The best of an unchanged row is found faster without.
+        usual = self.settings.temperature > 0 or (self._adjusts and not self.settings.uses_penalties)
+        self._picker = self._native if usual else None
 
     def view(self) -> Sampler:
         """Return the sampler for drafters: the same draws, but what they pick does not move mirostat's mu."""
@@ -86,9 +91,7 @@ class Sampler:
         if kept is None:
             return self
         view = copy(self)
-        view._kept, view._picker = kept, None
-        if self._native is not None:
-            view._native = native_draw(self._scored_by, kept)
+        view._use(kept)
         return view
 
     def forget(self, n: int) -> None:
@@ -108,8 +111,8 @@ class Sampler:
             GrammarDeadEnd: the grammar allows no token. NoNumbers: the row holds none.
         """
         if self._picker is not None:
-            changed = changes(text, self.settings, self._breakers) if self._adjusts else None
-            token = self._picker.pick(row, self._key(text), changed)
+            changed, by = self._changed(row, text)
+            token = self._picker.pick(changed, self._key(text), by)
             if token >= 0:
                 return token
         token = self._picked(row, text)
@@ -139,18 +142,20 @@ class Sampler:
         whose noisy scores differ from these by Gumbel errors of scale 1 picks a candidate with just this
         soft-max probability. Nothing follows where the grammar allows nothing.
         """
+        if self._native is not None:
+            changed, by = self._changed(row, text)
+            found = self._native.guess(changed, self._key(text), n, by)
+            if found:
+                return found
         try:
             ids, scores = self._scored(self._adjusted(row, text), text)
         except GrammarDeadEnd:
             return []
         top = max(scores)
-        if n == 1:
-            # As below, without what a path has no use for: small models notice.
-            return [(_winner(ids, scores), 1 / sum(exp(score - top) for score in scores))]
         # Sorting (depth, id) puts the lowest id first among equals, as in ``pick``.
         order = sorted(zip([top - score for score in scores], ids, strict=True))
         weights = [exp(-depth) for depth, _ in order]
-        total = sum(weights)
+        total = _total(weights)
         return [(token, weight / total) for (_, token), weight in zip(order[:n], weights, strict=False)]
 
     def place(self, text: Sequence[int]) -> Node:
@@ -198,6 +203,14 @@ class Sampler:
     def _adjusted(self, row: Row, text: Sequence[int]) -> Row:
         return adjusted(row, text, self.settings, self._breakers, self._kept) if self._adjusts else row
 
+    def _changed(self, row: Row, text: Sequence[int]) -> tuple[Row, Changes | None]:
+        """Return a row and what C has to add to it before it draws: it does not know penalties."""
+        if not self._adjusts:
+            return row, None
+        if self.settings.uses_penalties:
+            return self._adjusted(row, text), None
+        return row, changes(text, self.settings, self._breakers, self._bias, self._kept)
+
     def _ids(self, columns: Any) -> Any:
         """Return the token ids of columns of a row."""
         return columns if self._kept is None else self._kept.ids[columns]
@@ -215,8 +228,7 @@ class Sampler:
     def _scored(self, row: Row, text: Sequence[int]) -> Scored:
         """Return the best of what can be drawn, with log probability plus noise up to a constant."""
         key = self._key(text)
-        found = self._native(row, key) if self._native is not None else None
-        return found or self._with_noise(*self._candidates(row, self._node(text), key), key)
+        return self._with_noise(*self._candidates(row, self._node(text), key), key)
 
     def _candidates(self, row: Row, node: Node | None, key: int) -> Candidates:
         """Return what can be drawn, before temperature."""
@@ -251,3 +263,11 @@ def _winner(ids: Sequence[int], scores: Sequence[float]) -> int:
     """Return the id with the best score, the lowest among equals."""
     best = max(scores)
     return min(token for token, score in zip(ids, scores, strict=True) if score == best)
+
+
+def _total(numbers: Iterable[float]) -> float:
+    """Return the sum as C adds; Python's own corrects what rounding loses."""
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total

@@ -11,7 +11,7 @@ import pytest
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling import sampler as sampler_module
-from edge_spec.sampling.adjustments import changes
+from edge_spec.sampling.adjustments import bias_changes, changes
 from edge_spec.sampling.native import native_draw
 from edge_spec.sampling.noise import position_key
 from edge_spec.tokens.kept_tokens import KeptTokens
@@ -62,7 +62,7 @@ def test_draw_in_c_equals_draw_in_python() -> None:
         text = [1, 2] + [3] * (number % 9)
         native = native_draw(sampler.settings)
         assert native is not None
-        n_drawn += native(row, position_key(sampler.stream, len(text) - 2)) is not None
+        n_drawn += bool(native.guess(row, position_key(sampler.stream, len(text) - 2), 1))
         assert sampler.pick(row, text) == sampler.pick(scattered(row), text)
         assert sampler.guess(row, text, row.size) == sampler.guess(scattered(row), text, row.size)
     assert n_drawn > 1500, "the usual case must be one for C"
@@ -89,12 +89,14 @@ def test_pick_in_c_after_bias_and_dry_equals_pick_in_python(monkeypatch: pytest.
         native = native_draw(asked)
         assert native is not None
         key = position_key(sampler.stream, len(text) - 2)
-        n_picked += native.pick(row, key, changes(text, asked, {})) >= 0
+        n_picked += native.pick(row, key, changes(text, asked, {}, bias_changes(asked))) >= 0
         with monkeypatch.context() as without_c:
             without_c.setattr(sampler_module, "native_draw", lambda settings, kept=None: None)
             reference = Sampler(asked, text[:2])
         picked = sampler.pick(row, text)
         assert picked == reference.pick(row, text), number
+        n = int(rng.choice([1, 3, row.size]))
+        assert sampler.guess(row, text, n) == reference.guess(row, text, n), number
         n_same += picked == Sampler(replace(asked, logit_bias={}, dry_multiplier=0), text[:2]).pick(row, text)
     assert n_picked > 1500, "the usual case must be one for C"
     assert n_same < 2500, "what is changed must matter"
@@ -113,8 +115,12 @@ def test_draw_in_c_from_some_tokens_equals_draw_in_python() -> None:
     for number in range(600):
         row = rows(number, rng)
         kept = KeptTokens(np.sort(rng.choice(40_000, row.size, replace=False)), 40_000)
-        sampler = Sampler(settings(number, rng), [1, 2]).over(kept)
-        text = [1, 2] + [3] * (number % 9)
+        biased = rng.choice(40_000, int(rng.choice([0, 50])), replace=False)
+        bias = {int(token): 2.0 for token in (*biased, *kept.ids[: len(biased) // 10])}
+        repeats = float(rng.choice([0, 0.8]))
+        asked = replace(settings(number, rng), logit_bias=bias, dry_multiplier=repeats)
+        sampler = Sampler(asked, [1, 2]).over(kept)
+        text = [1, 2] + [int(kept.ids[0])] * (number % 9)
         assert sampler.pick(row, text) == sampler.pick(scattered(row), text)
         assert sampler.guess(row, text, row.size) == sampler.guess(scattered(row), text, row.size)
 
@@ -122,14 +128,15 @@ def test_draw_in_c_from_some_tokens_equals_draw_in_python() -> None:
 def test_a_row_of_another_width_than_the_kept_tokens_is_left_to_python() -> None:
     native = native_draw(SamplerSettings(), KeptTokens([3, 5, 8], 10))
     assert native is not None
-    drawn = native(np.array([0, 9, 0], np.float32), 1)
-    assert drawn is not None and 5 in drawn[0]
-    assert native(np.array([0, 9, 0, 0], np.float32), 1) is None
+    assert native.guess(np.array([0, 9, 0], np.float32), 1, 1)[0][0] == 5
+    assert native.guess(np.array([0, 9, 0, 0], np.float32), 1, 1) == []
+    assert native.pick(np.array([0, 9, 0, 0], np.float32), 1) == -1
 
 
 def test_rows_that_are_not_contiguous_memory_are_left_to_python() -> None:
     native = native_draw(SamplerSettings())
     assert native is not None
     row = np.linspace(0, 5, 100, dtype=np.float32)
-    assert native(row, 1) is not None
-    assert native(scattered(row), 1) is None
+    assert native.guess(row, 1, 3)
+    assert native.guess(scattered(row), 1, 3) == []
+    assert native.pick(scattered(row), 1) == -1

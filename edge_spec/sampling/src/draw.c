@@ -17,7 +17,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-enum { FEW = 96, LANES = 16, BLOCK = 4 * LANES, MAX_BLOCKS = 8192 };
+enum { FEW = 96, SOME = 16, LANES = 16, BLOCK = 4 * LANES, MAX_BLOCKS = 8192 };
 
 /* What stays the same from draw to draw. Field for field the Structure in native.py. */
 struct draw_settings {
@@ -194,16 +194,22 @@ static int32_t first_of(const struct row *row, float best) {
     return (int32_t)(block * BLOCK + i);
 }
 
-/* See edge_draw_3, of a row that has been opened. */
+/* What can be drawn of a row that has been opened, with noisy scores, in the order of the logits; returns how many, 0 to
+ * leave the draw to Python. */
 static int32_t draw(const struct row *row, float top, uint64_t key, const int64_t *tokens,
                     const struct draw_settings *s, int32_t *ids, double *scores) {
     double depths[FEW];
     struct best best;
     const int64_t k = s->top_k > 0 ? least_of(s->top_k, row->n) : row->n;
-    find_best(row, (int)least_of(k, FEW), &best);
-    for (int i = 0; i < best.n; i++) depths[i] = (double)top - (double)best.logits[i];
-    /* Fewer than were asked for means that there are no others. */
-    const int64_t n_left = n_likely(depths, best.n, best.n < best.most ? 0 : k - best.n, s);
+    int64_t n_left = 0;
+    /* Top-p and min-p leave a few most often: then a short list shows that, which is found in half of the time. */
+    for (int64_t most = least_of(k, SOME); !n_left; most = least_of(k, FEW)) {
+        find_best(row, (int)most, &best);
+        for (int i = 0; i < best.n; i++) depths[i] = (double)top - (double)best.logits[i];
+        /* Fewer than were asked for means that there are no others. */
+        n_left = n_likely(depths, best.n, best.n < most ? 0 : k - best.n, s);
+        if (most == least_of(k, FEW)) break;
+    }
     for (int64_t i = 0; i < n_left; i++) {
         ids[i] = tokens ? (int32_t)tokens[best.ids[i]] : best.ids[i];
         scores[i] = (double)best.logits[i] - (double)top;
@@ -214,31 +220,59 @@ static int32_t draw(const struct row *row, float top, uint64_t key, const int64_
 
 static bool is_finite(float x) { return x >= -FLT_MAX && x <= FLT_MAX; }
 
-/* The tokens that can be drawn, at most FEW, with their noisy scores, in the order of their logits. Returns how
- * many; 0 leaves the draw to Python. `key` is position_key of the token's index; `tokens` are the token ids of the
- * columns, ascending, or NULL where these are the columns themselves. The number in the name changes with the
- * arguments, so that a library from an earlier build is not found. */
-EXPORT int32_t edge_draw_3(const float *logits, int64_t n, uint64_t key, const int64_t *tokens,
-                           const struct draw_settings *s, int32_t *ids, double *scores) {
-    struct row row;
-    const float top = open_row(&row, logits, n, NULL);
-    return is_finite(top) ? draw(&row, top, key, tokens, s, ids, scores) : 0;
+/* Whether the first of two tokens is drawn rather than the second: by its score, the lowest id among equals. */
+static bool is_before(double score, int32_t id, double other, int32_t other_id) {
+    return score > other || (score == other && id < other_id);
 }
 
-/* The token that a row of all tokens is drawn to, once it is changed: the one with the best score, the lowest id among
- * equals. -1 leaves it to Python. */
-EXPORT int32_t edge_pick_1(const float *logits, int64_t n, uint64_t key, const struct changes *changes,
-                           const struct draw_settings *s) {
+/* The token that a row is drawn to, once it is changed: the one with the best score, the lowest id among equals. -1
+ * leaves it to Python. `key` is position_key of the token's index; `tokens` are the token ids of the columns,
+ * ascending, or NULL where these are the columns themselves. The number in the name changes with the arguments, so that
+ * a library from an earlier build is not found. */
+EXPORT int32_t edge_pick_2(const float *logits, int64_t n, uint64_t key, const struct changes *changes,
+                           const int64_t *tokens, const struct draw_settings *s) {
     struct row row;
     int32_t ids[FEW];
     double scores[FEW];
     const float top = open_row(&row, logits, n, changes);
     if (!is_finite(top)) return -1;
-    if (s->temperature == 0) return first_of(&row, top);
-    const int32_t n_left = draw(&row, top, key, NULL, s, ids, scores);
+    if (s->temperature == 0) {
+        const int32_t column = first_of(&row, top);
+        return tokens ? (int32_t)tokens[column] : column;
+    }
+    const int32_t n_left = draw(&row, top, key, tokens, s, ids, scores);
     if (n_left == 0) return -1;
     int32_t best = 0;
     for (int32_t i = 1; i < n_left; i++)
-        if (scores[i] > scores[best] || (scores[i] == scores[best] && ids[i] < ids[best])) best = i;
+        if (is_before(scores[i], ids[i], scores[best], ids[best])) best = i;
     return ids[best];
+}
+
+/* The `most` likeliest outcomes of another model's pick, best first, and their chances; see Sampler.guess. Returns how
+ * many; 0 leaves it to Python. Other arguments are those of edge_pick_2; `ids` and `chances` have room for FEW. */
+EXPORT int32_t edge_guess_1(const float *logits, int64_t n, uint64_t key, const struct changes *changes,
+                            const int64_t *tokens, const struct draw_settings *s, int32_t most, int32_t *ids,
+                            double *chances) {
+    struct row row;
+    double total = 0;
+    const float top = open_row(&row, logits, n, changes);
+    if (!is_finite(top)) return 0;
+    const int32_t n_left = draw(&row, top, key, tokens, s, ids, chances);
+    if (n_left == 0) return 0;
+    for (int32_t i = 1; i < n_left; i++) {
+        const double score = chances[i];
+        const int32_t id = ids[i];
+        int32_t place = i;
+        for (; place > 0 && is_before(score, id, chances[place - 1], ids[place - 1]); place--) {
+            chances[place] = chances[place - 1];
+            ids[place] = ids[place - 1];
+        }
+        chances[place] = score;
+        ids[place] = id;
+    }
+    const double best = chances[0];
+    for (int32_t i = 0; i < n_left; i++) total += chances[i] = exp(chances[i] - best);
+    const int32_t n_found = most < n_left ? most : n_left;
+    for (int32_t i = 0; i < n_found; i++) chances[i] /= total;
+    return n_found;
 }

@@ -25,10 +25,10 @@ struct changes {
     float amounts[FEW];
 };
 
-int32_t edge_pick_1(const float *row, int64_t n, uint64_t key, const struct changes *changes,
+int32_t edge_pick_2(const float *row, int64_t n, uint64_t key, const struct changes *changes, const int64_t *tokens,
                     const struct draw_settings *s);
-int32_t edge_draw_3(const float *row, int64_t n, uint64_t key, const int64_t *tokens, const struct draw_settings *s,
-                    int32_t *ids, double *scores);
+int32_t edge_guess_1(const float *row, int64_t n, uint64_t key, const struct changes *changes, const int64_t *tokens,
+                     const struct draw_settings *s, int32_t most, int32_t *ids, double *chances);
 
 static void put(uint32_t number) { add_to_digest(&number, 1); }
 
@@ -59,28 +59,28 @@ int main(int argc, char **argv) {
         const struct draw_settings settings = {top_k[below(5)], top_p[below(4)], temperature[below(5)],
                                                deepest[below(3)]};
         int32_t ids[FEW];
-        double scores[FEW];
+        double chances[FEW];
         const uint64_t key = (uint64_t)next() << 32 | next();
-        const int32_t n_left = edge_draw_3(row, n, key, NULL, &settings, ids, scores);
-        int32_t best = 0;
+        const int32_t n_left = edge_guess_1(row, n, key, NULL, NULL, &settings, FEW, ids, chances);
         put((uint32_t)n_left);
         for (int32_t i = 0; i < n_left; i++) {
             if (ids[i] < 0 || ids[i] >= n) return printf("row %u: id %d of %d\n", number, ids[i], (int)n), 1;
             for (int32_t other = 0; other < i; other++)
                 if (ids[other] == ids[i]) return printf("row %u: id %d twice\n", number, ids[i]), 1;
             put((uint32_t)ids[i]);
-            if (scores[i] > scores[best] || (scores[i] == scores[best] && ids[i] < ids[best])) best = i;
+            if (!(chances[i] >= 0 && chances[i] <= (i ? chances[i - 1] : 1)))
+                return printf("row %u: chance %d of %g\n", number, i, chances[i]), 1;
         }
-        if (n_left) put((uint32_t)ids[best]), n_drawn++;
-        const int32_t picked = edge_pick_1(row, n, key, NULL, &settings);
-        if (picked != (n_left ? ids[best] : -1) && settings.temperature > 0)
+        if (n_left) n_drawn++;
+        const int32_t picked = edge_pick_2(row, n, key, NULL, NULL, &settings);
+        if (picked != (n_left ? ids[0] : -1) && settings.temperature > 0)
             return printf("row %u: picked %d\n", number, picked), 1;
         struct changes changes = {.n = below(FEW + 1)};
         for (int64_t i = 0; i < changes.n; i++) {
             changes.columns[i] = (int32_t)below((uint32_t)n);
             changes.amounts[i] = i % 5 ? (float)below(9) - 4 : -INFINITY;
         }
-        put((uint32_t)edge_pick_1(row, n, key, &changes, &settings));
+        put((uint32_t)edge_pick_2(row, n, key, &changes, NULL, &settings));
         free(row);
     }
     printf("draw: %u of %u rows, digest %016llx\n", n_drawn, n_rows, (unsigned long long)digest);
