@@ -234,7 +234,7 @@ class LevelDrafter(Drafter):
     """Grows drafts of several texts level by level: what it does for one follows from ``draft_all_while``."""
 
     def draft(self, limit: int) -> Tree:
-        return self.draft_while(limit, lambda draft: True)
+        return self.draft_all_while([self], [limit], always)[0]
 
     def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
         return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_spec.errors import Arguments, GrammarDeadEnd, PoolFull, Sentence, SettingsError, StateError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
+from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore, always
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator, decode, learn, prepare
@@ -110,9 +110,12 @@ class HierarchyDrafter(LevelDrafter):
             drafts[place], lengths[place] = mine[place]._written(limits[place])
         while True:
             going = [place for place in going if lengths[place] < limits[place] and mine[place]._has_room]
-            seen = [draft if place in going else EMPTY for place, draft in enumerate(drafts)]
-            if not going or (all(drafts[place] for place in going) and not worth_more(seen)):
+            if not going:
                 break
+            if worth_more is not always and all(drafts[place] for place in going):
+                seen = [draft if place in going else EMPTY for place, draft in enumerate(drafts)]
+                if not worth_more(seen):
+                    break
             most = [min(self._leaf_limit, limits[place] - lengths[place] - 1) for place in going]
             going = [going[n] for n in _step([mine[place]._inner for place in going], most)]
             for place in going:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edge_spec.errors import Arguments, PoolFull, Sentence, SettingsError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
+from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore, always
 from edge_spec.speculation.follower import Follower, decode_all
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.pool import share_decodes
@@ -89,8 +89,12 @@ class ModelDrafter(LevelDrafter):
             for each, its_rows in zip(going, rows, strict=True):
                 each.take(its_rows)
             going = [each for each in going if each.frontier]
-            if not going or not worth_more([each.tree() if each in going else EMPTY for each in drafts]):
+            if not going:
                 break
+            if worth_more is not always:
+                seen = [each.tree() if each in going else EMPTY for each in drafts]
+                if not worth_more(seen):
+                    break
             for each in going:
                 each.grow()
         return [each.tree() if self._width == 1 else each.tree().best(each.limit) for each in drafts]
@@ -113,12 +117,14 @@ class _Growing:
 
     def __init__(self, drafter: ModelDrafter, limit: int, n_texts: int) -> None:
         assert drafter._sampler is not None, "begin() comes first"
-        self.follower, self._sampler, self._text = drafter._follower, drafter._sampler, drafter.text.tokens
+        self.follower, self._sampler = drafter._follower, drafter._sampler
+        # With the path down to a node, while what follows it is guessed.
+        self._text, self._n_text = drafter.text.tokens[:], len(drafter.text)
         self._width, self._min_value = drafter._width, drafter._min_value
         model = self.follower.model
         max_rows = model.capabilities.max_rows
         self.limit, self._beam = limit, min(drafter._beam, max_rows // n_texts)
-        self.n_levels = max(0, min(limit if self._beam == 1 else drafter._depth, limit, model.n_ctx - len(self._text)))
+        self.n_levels = max(0, min(limit if self._beam == 1 else drafter._depth, limit, model.n_ctx - self._n_text))
         uncommitted: Sequence[int] = ()
         if self.n_levels:
             try:
@@ -140,7 +146,8 @@ class _Growing:
         first, n = len(self._tokens), len(self.frontier)
         for node, row in zip(self.frontier, rows[len(rows) - n :], strict=True):
             above = self._values[node] if node >= 0 else 1.0
-            for token, chance in self._sampler.guess(row, self._text + self._path_to(node), self._width):
+            self._text[self._n_text :] = self._path_to(node)
+            for token, chance in self._sampler.guess(row, self._text, self._width):
                 if above * chance >= self._min_value:
                     self._tokens.append(token)
                     self._parents.append(node)
