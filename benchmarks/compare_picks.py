@@ -113,7 +113,7 @@ def _width(rng: np.random.Generator) -> int:
 
 def _group(number: int) -> Iterator[tuple[int, str]]:
     """Picks and guesses of one group of rows."""
-    from edge_spec.errors import GrammarDeadEnd
+    from edge_spec.errors import GrammarDeadEnd, NoNumbers
     from edge_spec.sampling import Sampler, SamplerSettings
 
     rng = np.random.default_rng(number)
@@ -132,7 +132,7 @@ def _group(number: int) -> Iterator[tuple[int, str]]:
         try:
             token = sampler.pick(row, text)
             guess = repr([(x, round(chance, 9)) for x, chance in sampler.guess(row, text, 3)])
-        except GrammarDeadEnd:
+        except (GrammarDeadEnd, NoNumbers):
             token, guess = -1, ""
         yield token, guess
         if token < 0:
