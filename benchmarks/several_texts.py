@@ -12,7 +12,9 @@ rows take several decodes. ``outside`` is the share of the time that the replies
 
 With ``--reading 128`` prompts of so many tokens are read together, as many as there are answers, beside one prompt of
 as many tokens as all of them, and beside the same ones one after the other. With ``--drafts auto`` texts that are
-written together with drafts are compared with plain ones together, and with drafts one by one.
+written together with drafts are compared with plain ones together, and with drafts one by one; the last column is what
+drafting took of a round of all of them, which compares from row to row where ``--draft-limit 3`` leaves each text as
+long a draft as it has alone.
 """
 
 from __future__ import annotations
@@ -36,18 +38,22 @@ _READS, _DECODES = 2, 12
 
 
 class Written(NamedTuple):
-    """What some answers brought: their tokens, seconds from the first token to the last, and of these in decodes."""
+    """What some answers brought: their tokens, seconds from the first token to the last, and of these in decodes; what
+    drafting took of a round of all."""
 
     tokens: list[list[int]]
     seconds: float
     decoding_s: float
+    drafting_s: float
 
 
 def _written(replies: Sequence[edge_spec.Reply]) -> Written:
     statistics = [reply.statistics for reply in replies]
     # They share the seconds of a decode by their rows.
     seconds = sum(each.decode_s for each in statistics)
-    return Written([reply.token_ids for reply in replies], seconds, sum(each.verify_s for each in statistics))
+    drafting_s = sum(each.draft_s for each in statistics) / max(each.rounds for each in statistics)
+    decoding_s = sum(each.verify_s for each in statistics)
+    return Written([reply.token_ids for reply in replies], seconds, decoding_s, drafting_s)
 
 
 def _together(model: edge_spec.TextModel, n: int, asked: dict[str, Any]) -> Written:
@@ -167,8 +173,13 @@ def _reading(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
 def _drafting(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
     asked = {"seed": 1, "max_tokens": options.tokens, "temperature": options.temperature, "ignore_eos": True}
     files = {"draft": options.draft, "intermediate": options.intermediate}
-    named = {"speculation": options.drafts, **{name: file for name, file in files.items() if file}}
-    print(f"{'answers':>7} {'plain together':>14} {'drafts together':>15} {'one by one':>10}  of the better one")
+    named: dict[str, Any] = {"speculation": options.drafts, **{name: file for name, file in files.items() if file}}
+    if options.draft_limit:
+        named["draft_limit"] = options.draft_limit
+    print(
+        f"{'answers':>7} {'plain together':>14} {'drafts together':>15} {'one by one':>10} {'of the better one':>18} "
+        f"{'drafting, ms':>13}"
+    )
     with edge_spec.load(options.model, engine="onnx", n_ctx=options.tokens + 256, **named) as drafting:
         ways: dict[str, Callable[[int], Written]] = {
             "plain": lambda n: _together(model, n, asked),
@@ -186,7 +197,12 @@ def _drafting(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
             plain, together, alone = (
                 n * options.tokens / median(each.seconds for each in runs[1:]) for runs in found.values()
             )
-            print(f"{n:7} {plain:14.0f} {together:15.0f} {alone:10.0f}  {together / max(plain, alone):.2f}", flush=True)
+            drafting_s = median(each.drafting_s for each in found["together"][1:])
+            print(
+                f"{n:7} {plain:14.0f} {together:15.0f} {alone:10.0f} {together / max(plain, alone):18.2f} "
+                f"{drafting_s * 1e3:13.2f}",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -200,6 +216,7 @@ def main() -> None:
     parser.add_argument("--drafts", help="measure texts with drafts of this mode, such as auto, beside plain ones")
     parser.add_argument("--draft", help="the drafter for that")
     parser.add_argument("--intermediate")
+    parser.add_argument("--draft-limit", type=int, help="the most tokens drafted for a text")
     parser.add_argument("--kv", default="f32", help="the type of the cache")
     options = parser.parse_args()
     options.sizes = [int(size) for size in options.answers.split(",")]
