@@ -168,11 +168,6 @@ class Replies(Interruptible[tuple[int, str]]):
     def _next_piece(self) -> tuple[int, str] | None:
         return self._piece(drives=True)
 
-    def _ready_piece(self, reader: Reader) -> tuple[int, str] | None:
-        """Return the next piece, as far as there is one without a round."""
-        with self.being_read(reader):
-            return self._piece(drives=False)
-
     def _piece(self, *, drives: bool) -> tuple[int, str] | None:
         while self._unfinished:
             # Text that was held back until one of them ended.
@@ -246,9 +241,10 @@ class Replies(Interruptible[tuple[int, str]]):
             on_piece(index, piece)
         return self.texts
 
-    def ready_batches(self, reader: Reader) -> Iterator[tuple[int, list[TokenEvent]] | None]:
-        """The same pairs as ``event_batches``; None where the next one takes a round, see ``advance``."""
-        return self._batches(partial(self._ready_piece, reader))
+    def ready_batches(self) -> Iterator[tuple[int, list[TokenEvent]] | None]:
+        """The same pairs as ``event_batches``; None where the next one takes a round, see ``advance``. To be asked only
+        while it is ``being_read``."""
+        return self._batches(partial(self._piece, drives=False))
 
     def event_batches(self) -> Iterator[tuple[int, list[TokenEvent]]]:
         """Writes all like iterating does: pairs of a reply's number and its next events, see ``Reply.events``; without

@@ -45,7 +45,7 @@ class Service:
         at_once = settings.at_once or model.most_texts
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
-        self._writer = Writer(asyncio.get_running_loop())
+        self._writer = Writer(asyncio.get_running_loop(), lambda: self.queue.n_coming)
         self._preparing = LeavableCalls()
         self._works: set[Work] = set()
         left = model.ledger.left_bytes

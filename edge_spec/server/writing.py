@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
@@ -23,6 +24,10 @@ _MOST_BEHIND_BYTES = 4 << 20
 
 _MOST_HELD = 32
 """So many pieces are handed over at a time to who wants no single ones."""
+
+_GATHER_S = 0.005
+"""Before a first round so long is waited for each further request that has come: prompts that are read together take
+less time, and the texts share their decodes from the first one to the last."""
 
 _EVENT_BYTES, _TOP_BYTES = 256, 112
 """Bytes of an event, and of each of the likeliest tokens in it."""
@@ -96,27 +101,30 @@ class Work(AsyncIterator[Batch]):
 
     # --- in the thread that writes
 
-    def begin(self, reader: Reader) -> None:
+    def begin(self) -> None:
         """Begin to write it."""
         try:
             self.replies = self._start()
-            self._ready = self.replies.ready_batches(reader)
+            self._ready = self.replies.ready_batches()
             if self._stopped:
                 self.replies.cancel()
         except BaseException as error:
             self._error = error
 
-    def take_ready(self) -> bool:
+    def take_ready(self, reader: Reader) -> bool:
         """Take what there is without a round; whether it goes on."""
-        try:
-            while self._error is None and (batch := next(self._ready)) is not None:
-                self.kept.grow(_bytes_of(batch))
-                self._hold(batch)
-        except StopIteration:
+        if self.replies is None or self._error is not None:
             return False
+        try:
+            with self.replies.being_read(reader):
+                for batch in self._ready:
+                    if batch is None:
+                        return self._error is None
+                    self.kept.grow(_bytes_of(batch))
+                    self._hold(batch)
         except BaseException as error:
             self._error = error
-        return self._error is None
+        return False
 
     def _hold(self, batch: Batch) -> None:
         self._n_held += 1
@@ -210,10 +218,12 @@ class Writer:
 
     Args:
         loop: the event loop.
+        n_coming: returns how many requests have come that have not been given to it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, n_coming: Callable[[], int]) -> None:
         self._loop = loop
+        self._n_coming = n_coming
         self._asked: SimpleQueue[Work | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="edge-spec-writer", daemon=True)
         self._thread.start()
@@ -229,23 +239,27 @@ class Writer:
 
     def _run(self) -> None:
         works, reader = list[Work](), Reader.here()
-        while True:
-            while not (works and self._asked.empty()):
-                # Nothing here may hold what has ended while this waits.
-                if not self._begin(works, reader):
-                    return
-            works = self._advance(works, reader)
+        # Nothing here may hold what has ended while this waits.
+        while self._begin(works):
+            with suppress(Empty):
+                while self._n_coming():
+                    self._begin(works, _GATHER_S)
+            while works:
+                while not self._asked.empty():
+                    self._begin(works)
+                works = self._advance(works, reader)
 
-    def _begin(self, works: list[Work], reader: Reader) -> bool:
-        work = self._asked.get()
+    def _begin(self, works: list[Work], patience_s: float | None = None) -> bool:
+        """Begin what is asked for next, once something is; False if that is the end."""
+        work = self._asked.get(timeout=patience_s)
         if work is not None:
-            work.begin(reader)
+            work.begin()
             works.append(work)
         return work is not None
 
     def _advance(self, works: Sequence[Work], reader: Reader) -> list[Work]:
         """Take what the last round has brought, and do another one; returns what goes on."""
-        going_on = [work for work in works if work.take_ready()]
+        going_on = [work for work in works if work.take_ready(reader)]
         held = [(work, work.take_held(is_over=work not in going_on)) for work in works]
         if handed := [each for each in held if each[1]]:
             self._loop.call_soon_threadsafe(_hand_over, handed)
