@@ -24,6 +24,8 @@ from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
 from edge_spec.engines.registry import engine
 from edge_spec.errors import BackendError, SettingsError, StateError, UnsupportedModel
 from edge_spec.models import inspect, resolve_family
+from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.tree import Tree
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -240,7 +242,8 @@ def test_a_head_is_saved_and_restored_with_what_it_has_yet_to_read(
     head.restore(states[1])
     assert (target.n_past, head.n_past) == (40, 30)
     assert (head.decode(Tree.sequence([2] * 11)) == wanted).all()
-    not_numbers = states[1][:16] + b"\xff" * 400 + states[1][416:]
+    scales = 8 + 40 * WIDTH
+    not_numbers = states[1][:scales] + b"\xff" * 40 + states[1][scales + 40 :]
     for damaged in (b"", states[1][:10], states[1][:-1], states[1][:40], not_numbers, states[0]):
         with pytest.raises(StateError):
             head.restore(damaged)
@@ -349,6 +352,55 @@ def test_conversations_with_a_head_are_saved_and_continued(head: Path, tmp_path:
     plain = answers(stop=False, speculation="off")
     assert answers(stop=False, draft=head, speculation="sequence") == plain
     assert answers(stop=True, draft=head, speculation="sequence") == plain
+
+
+def test_a_heads_drafts_are_the_same_alone_in_company_after_eviction_and_from_files(
+    head: Path, tmp_path: Path, probe_cache: Path, prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens and chances, bit by bit: of two drafts after the same text one is the beginning of the other."""
+    draft_all, drafted = ModelDrafter.draft_all_while, dict[tuple[int, ...], Tree]()
+
+    def noted(self: ModelDrafter, drafters: Sequence[Drafter], *given: Any) -> Sequence[Tree]:
+        texts, trees = [tuple(each.text.tokens) for each in drafters], draft_all(self, drafters, *given)
+        for text, tree in zip(texts, trees, strict=True):
+            drafted[text] = max(drafted.get(text, tree), tree, key=len)
+        return trees
+
+    monkeypatch.setattr(ModelDrafter, "draft_all_while", noted)
+
+    def drafts(how: str) -> dict[tuple[int, ...], Tree]:
+        """Three turns of some conversations."""
+        drafted.clear()
+        given: dict[str, Any] = {"engine": "onnx", "n_ctx": 256, "n_threads": 1, "cache_dir": probe_cache}
+        with edge_spec.load(TARGET.path, draft=head, speculation="sequence", **given) as model:
+            if how == "evicted":
+                model.ledger.claim("test", "the rest", max(0, (model.ledger.left_bytes or 0) - 1000))
+            chats = [model.chat(seed=number, max_tokens=30) for number in range(4)]
+            if how == "alone":
+                for chat, prompt in zip(chats, prompts, strict=False):
+                    for text in (prompt, "Why?", "Go on."):
+                        chat.send(text).read()
+                return dict(drafted)
+            for said in (prompts[:4], ["Why?"] * 4, ["Go on."] * 4):
+                replies = [chat.send(text) for chat, text in zip(chats, said, strict=True)]
+                if how == "in company":
+                    for reply in replies:
+                        next(reply)
+                for place, (chat, reply) in enumerate(zip(chats, replies, strict=True)):
+                    reply.read()
+                    if how == "from files":
+                        chat.save(tmp_path / "talk")
+                        chats[place] = ChatSession.load(model, tmp_path / "talk")
+            assert (model.evicted_cells > 300) == (how == "evicted")
+            return dict(drafted)
+
+    alone = drafts("alone")
+    for how in ("in company", "evicted", "from files"):
+        both = [(alone[text], tree) for text, tree in drafts(how).items() if text in alone]
+        assert len(both) > 100
+        for one, other in both:
+            n = min(len(one), len(other))
+            assert (one.tokens[:n], one.values[:n]) == (other.tokens[:n], other.values[:n]), how
 
 
 def test_what_a_head_cannot_do_is_said(head: Path, tmp_path: Path, probe_cache: Path, kept: np.ndarray) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from edge_spec.engines.onnx.kernels import keep_features
 from edge_spec.engines.onnx.model import Cells
 
 __all__ = ["Features"]
@@ -15,9 +16,8 @@ __all__ = ["Features"]
 class Features:
     """Rows of a graph's further output, cell by cell, in 16 or 8 bits: they only ever shape drafts.
 
-    A row of zeros stands for what is not known, as after a cache was restored: the next guesses are worse, and the
-    text is the same. The last rows are kept as they were computed, and rounded many at once: what rounds them would
-    otherwise have to come into the processor's caches anew in every round.
+    A row is rounded when it is computed, so that drafts of a text are the same in any company. A row of zeros stands
+    for what is not known, as after a cache was restored: the next guesses are worse, and the text is the same.
 
     Attributes:
         name: of the output.
@@ -35,94 +35,63 @@ class Features:
         width = computed.shape[1]
         self._rows: npt.NDArray[Any] = np.zeros((n_cells, width), np.int8 if coarse else np.float16)
         self._scales = np.zeros((n_cells, width // _BLOCK if coarse else 0), np.float16)
-        # Rows that are not among the others yet, their cells, and where among them each cell has its row.
-        self._last = np.zeros((_LAST, width), np.float32)
-        self._cells = np.zeros(_LAST, np.intp)
-        self._n_last = 0
-        self._place_of = np.full(n_cells, -1, np.int16)
 
     @property
     def cell_bytes(self) -> int:
         """Bytes that the row of a cell takes."""
         return self._rows[:1].nbytes + self._scales[:1].nbytes
 
-    def __getitem__(self, cells: Cells | slice) -> npt.NDArray[Any]:
-        """Return the rows of some cells, f16 ``[n, width]``."""
-        self._settle()
+    def __getitem__(self, cells: Cells) -> npt.NDArray[Any]:
+        """Return the rows of some cells, f16 ``[n, width]``, or f32 of those in 8 bits."""
         rows = self._rows[cells]
         if not self._coarse:
             return rows
-        scales = self._scales[cells]
+        scales = self._scales[cells].astype(np.float32)
         return (rows.reshape(*scales.shape, _BLOCK) * scales[..., None]).reshape(rows.shape)
-
-    def of(self, cells: Cells) -> npt.NDArray[Any]:
-        """Return the rows of some cells. Those computed last as they were computed, f32."""
-        places = self._place_of[cells]
-        return self._last[places] if (places >= 0).all() else self[cells]
-
-    def __setitem__(self, cells: Cells | slice, rows: npt.NDArray[Any]) -> None:
-        self._settle()
-        self._put(cells, rows)
-
-    def _put(self, cells: Cells | slice, rows: npt.NDArray[Any]) -> None:
-        if not self._coarse:
-            self._rows[cells] = rows
-            return
-        blocks = rows.astype(np.float32).reshape(len(rows), self._scales.shape[1], _BLOCK)
-        scales = (np.abs(blocks).max(-1) / _LARGEST_CODE).astype(np.float16)
-        self._scales[cells] = scales
-        codes = np.rint(blocks / np.where(scales > 0, scales, np.inf)[..., None])
-        # A small scale is rounded, and the largest code with it.
-        self._rows[cells] = codes.clip(-_LARGEST_CODE, _LARGEST_CODE).reshape(rows.shape)
 
     def keep(self, cells: Cells) -> None:
         """A run has computed these cells, in this order."""
-        n = len(cells)
-        if n > _LAST:
-            self[cells] = np.clip(self.computed[:n], -_LARGEST, _LARGEST)
-            return
-        if self._n_last + n > _LAST:
-            self._settle()
-        last = slice(self._n_last, self._n_last + n)
-        self._n_last = last.stop
-        # A cell that is there already counts where it comes last, here and when these rows are rounded.
-        self._cells[last], self._last[last] = cells, self.computed[:n]
-        self._place_of[cells] = np.arange(last.start, last.stop)
+        computed = self.computed[: len(cells)]
+        if self._coarse:
+            keep_features(computed, cells, self._rows, self._scales)
+        else:
+            self._rows[cells] = np.clip(computed, -_LARGEST, _LARGEST)
 
-    def _settle(self) -> None:
-        """Round the last rows."""
-        n, self._n_last = self._n_last, 0
-        if n:
-            self._place_of[self._cells[:n]] = -1
-            self._put(self._cells[:n], np.clip(self._last[:n], -_LARGEST, _LARGEST))
+    def save(self, cells: Cells) -> bytes:
+        """Return the rows of some cells as they are kept."""
+        return self._rows[cells].tobytes() + self._scales[cells].tobytes()
+
+    def restore(self, cells: Cells, saved: bytes) -> bool:
+        """Make some cells what was saved of as many; False, and nothing has changed, if that is damaged."""
+        end = len(cells) * self._rows[:1].nbytes
+        rows, scales = np.frombuffer(saved[:end], self._rows.dtype), np.frombuffer(saved[end:], np.float16)
+        if not (np.isfinite(rows).all() and np.isfinite(scales).all()):
+            return False
+        self._rows[cells] = rows.reshape(len(cells), self._rows.shape[1])
+        self._scales[cells] = scales.reshape(len(cells), self._scales.shape[1])
+        return True
 
     def move(self, sources: Cells, targets: Cells) -> None:
         """Cells have been copied, all at once."""
-        self._settle()
         for array in (self._rows, self._scales):
             array[targets] = array[sources]
 
     def resize(self, n_cells: int) -> None:
         """Be of so many cells; what both sizes have stays."""
-        self._settle()
         kept = min(n_cells, len(self._rows))
         for name in ("_rows", "_scales"):
             old = getattr(self, name)
             new = np.zeros((n_cells, old.shape[1]), old.dtype)
             new[:kept] = old[:kept]
             setattr(self, name, new)
-        self._place_of = np.full(n_cells, -1, np.int16)
 
     def forget(self, cells: Cells) -> None:
         """These cells now hold something else."""
-        self[cells] = np.zeros((len(cells), self._rows.shape[1]), np.float16)
+        for array in (self._rows, self._scales):
+            array[cells] = 0
 
-
-_LAST = 64
-"""Rows that are rounded at once."""
 
 _LARGEST = 65000.0
-"""Below the largest number in 16 bits, so that no rounded scale brings one that is infinite."""
+"""Below the largest number in 16 bits."""
 
 _BLOCK = 32
-_LARGEST_CODE = 127

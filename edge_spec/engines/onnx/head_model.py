@@ -119,7 +119,7 @@ class HeadPath(OnnxPath):
         if begin < 0 or known < n:
             features[:n] = 0
         if known:
-            features[max(0, -begin) : known] = self._features.of(max(0, begin), begin + known)
+            features[max(0, -begin) : known] = self._features[max(0, begin) : begin + known]
         if is_draft:
             parents = range(-1, first + n) if part.tree is None else part.tree.parents
             for row in range(known, n):
@@ -130,23 +130,22 @@ class HeadPath(OnnxPath):
         super().keep([node for node in path if node < self._n_of_text])
 
     def save(self) -> bytes:
-        first, last = max(0, self._n_past - 1), self._target.n_past
-        return _SAVED.pack(first, last) + self._features[first:last].tobytes() + super().save()
+        # All features, since those of the target are not saved with its cells.
+        n = self._target.n_past
+        return _SAVED.pack(n) + self._features.save(n) + super().save()
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
         if len(state) < _SAVED.size:
             raise _damaged()
-        first, last = _SAVED.unpack_from(state)
-        end = _SAVED.size + 2 * self.given.shape[1] * max(0, last - first)
-        if not first <= last <= self._target.n_ctx or len(state) < end:
+        (n,) = _SAVED.unpack_from(state)
+        end = _SAVED.size + n * self.pool.features.features.cell_bytes
+        if n > self._target.n_ctx or len(state) < end:
             raise _damaged()
-        rows = np.frombuffer(state[_SAVED.size : end], np.float16)
-        if not np.isfinite(rows).all():
+        # First, since where its own cells lack it reads the text again.
+        if n == self._target.n_past and not self._features.restore(n, state[_SAVED.size : end]):
             raise _damaged()
         super().restore(state[end:])
-        if last == self._target.n_past:
-            self._features[first:last] = rows.reshape(last - first, self.given.shape[1])
 
     def _like(self) -> HeadPath:
         return self.pool.path(self._target)
@@ -176,8 +175,8 @@ class HeadModel(HeadPath):
         self.pool.target.pool.drop_features(self.pool.features.features)
 
 
-_SAVED = struct.Struct("<QQ")
-"""Before a saved cache: of which places of the target's text the features follow."""
+_SAVED = struct.Struct("<Q")
+"""Before a saved cache: of how many places of the target's text the features follow."""
 
 
 def _damaged() -> StateError:

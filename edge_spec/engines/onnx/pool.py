@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -446,16 +447,17 @@ class PathFeatures:
             raise ValueError("a text of another pool")
         return PathFeatures(self.features, path)
 
-    def __getitem__(self, places: slice) -> npt.NDArray[np.float16]:
-        """Return the rows of some places, f16 ``[n, width]``."""
+    def __getitem__(self, places: slice) -> npt.NDArray[Any]:
+        """Return the rows of some places, ``[n, width]``."""
         return self.features[self._cells(places)]
 
-    def __setitem__(self, places: slice, rows: npt.NDArray[np.float16]) -> None:
-        self.features[self._cells(places)] = rows
+    def save(self, n: int) -> bytes:
+        """Return the rows of the first ``n`` places as they are kept."""
+        return self.features.save(self._cells(slice(n)))
 
-    def of(self, first: int, last: int) -> npt.NDArray[np.float16] | npt.NDArray[np.float32]:
-        """Return the rows of some places, those computed last as they were computed."""
-        return self.features.of(self._path.tiles.cells(first, last))
+    def restore(self, n: int, saved: bytes) -> bool:
+        """Make the first ``n`` places what was saved of as many; False if that is damaged."""
+        return self.features.restore(self._cells(slice(n)), saved)
 
     def _cells(self, places: slice) -> npt.NDArray[np.intp]:
         return self._path.tiles.cells_of(np.arange(*places.indices(len(self._path.tiles.ids) * TILE)))

@@ -31,6 +31,7 @@ from edge_spec.engines.onnx.kernels.library import (
     can_drop_pages,
     copy_cells,
     features,
+    keep_features,
     library_path,
     why_slow,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "can_drop_pages",
     "copy_cells",
     "features",
+    "keep_features",
     "library_path",
     "pack",
     "packed_bytes",

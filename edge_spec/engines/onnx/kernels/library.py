@@ -14,12 +14,12 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.kernels.packing import VERSION
 from edge_spec.errors import Arguments, BackendError, Sentence
 
-__all__ = ["available", "can_drop_pages", "copy_cells", "features", "library_path", "why_slow"]
+__all__ = ["available", "can_drop_pages", "copy_cells", "features", "keep_features", "library_path", "why_slow"]
 
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 
-_OPERATORS = 11
+_OPERATORS = 12
 """The version of the operators for ONNX Runtime, see ``src/library.c``."""
 
 
@@ -80,6 +80,25 @@ def copy_cells(layers: npt.NDArray[np.uintp], shape: tuple[int, int, int, int], 
     sizes = (ctypes.c_size_t(n) for n in (layers.shape[1], *shape))
     pairs = np.ascontiguousarray(cells, np.int64)
     _library().edge_rows_copy_cells(*arrays, *sizes, ctypes.c_void_p(pairs.ctypes.data), ctypes.c_size_t(len(pairs)))
+
+
+def keep_features(
+    rows: npt.NDArray[np.float32],
+    cells: npt.NDArray[np.intp],
+    codes: npt.NDArray[np.int8],
+    scales: npt.NDArray[np.float16],
+) -> None:
+    """Round rows to 8 bits, each 32 numbers with a scale, and put them into cells; see ``src/features.c``.
+
+    Args:
+        rows: ``[n, width]``.
+        cells: ``[n]``.
+        codes, scales: of all cells, ``[.., width]`` and ``[.., width / 32]``.
+    """
+    addresses = (ctypes.c_void_p(each.ctypes.data) for each in (rows, np.ascontiguousarray(cells, np.int64)))
+    kept = (ctypes.c_void_p(each.ctypes.data) for each in (codes, scales))
+    sizes = (ctypes.c_size_t(n) for n in (len(cells), scales.shape[1]))
+    _library().edge_rows_keep_features(*addresses, *sizes, *kept)
 
 
 def _library() -> Any:
