@@ -27,7 +27,10 @@ __all__ = ["ChatKeywords", "ChatSession"]
 
 StrPath = str | os.PathLike[str]
 
-_READ_AGAIN = "the conversation is read again; what follows may differ where two tokens are equally likely"
+_READ_AGAIN = (
+    "what the model had computed of this conversation could not be kept, so it is read again: from here on it "
+    "may differ from the same conversation alone; more memory or fewer conversations at a time avoid that"
+)
 
 
 class ChatKeywords(AnswerKeywords, total=False):

@@ -47,7 +47,10 @@ _LEAST_PIECE = 16
 _DRAFT_CELLS = 2 * TILE
 """Cells that drafters have for each text before a round: for its tokens, and for a draft."""
 
-_READ_AGAIN = "the text is read again; what follows may differ where two tokens are equally likely"
+_READ_AGAIN = (
+    "what the model had computed of this text could not be kept, so it is read again: from here on it may "
+    "differ from the same text alone; more memory or fewer texts at a time avoid that"
+)
 
 
 class Driver:
