@@ -18,24 +18,24 @@ def test_rows_are_kept_moved_and_forgotten(coarse: bool) -> None:
     features.keep(np.arange(4, 14))
     wanted = np.clip(computed[:10], -65000, 65000)
     largest = np.abs(wanted.reshape(10, 3, 32)).max(-1, keepdims=True)
-    apart = np.abs(features[4:14].astype(np.float32) - wanted).reshape(10, 3, 32)
+    apart = np.abs(features[np.arange(4, 14)].astype(np.float32) - wanted).reshape(10, 3, 32)
     assert (apart <= largest * (1 / 200 if coarse else 1 / 2000) + 1e-5).all()
-    assert np.isfinite(features[0:20]).all()
-    assert not features[0:4].any()
-    assert features[4:4].shape == (0, 96)
-    found, saved = features[4:14], features.save(np.arange(4, 14))
+    assert np.isfinite(features[np.arange(0, 20)]).all()
+    assert not features[np.arange(0, 4)].any()
+    assert features[np.arange(4, 4)].shape == (0, 96)
+    found, saved = features[np.arange(4, 14)], features.save(np.arange(4, 14))
     assert len(saved) == 10 * features.cell_bytes
     features.forget(np.arange(20))
     assert not features.restore(np.arange(10), saved[:-2] + b"\xff\xff")
-    assert not features[0:20].any()
+    assert not features[np.arange(0, 20)].any()
     assert features.restore(np.arange(4, 14), saved)
-    assert np.array_equal(features[4:14], found)
-    found = features[8:14].copy()
+    assert np.array_equal(features[np.arange(4, 14)], found)
+    found = features[np.arange(8, 14)].copy()
     features.move(np.arange(8, 14), np.arange(4, 10))
-    assert np.array_equal(features[4:10], found)
+    assert np.array_equal(features[np.arange(4, 10)], found)
     features.forget(np.arange(6))
-    assert not features[0:6].any()
-    assert np.array_equal(features[6:10], found[2:])
+    assert not features[np.arange(0, 6)].any()
+    assert np.array_equal(features[np.arange(6, 10)], found[2:])
 
 
 @pytest.mark.parametrize("coarse", [False, True])
@@ -51,7 +51,7 @@ def test_rows_that_come_in_rounds_are_those_of_one_long_run(coarse: bool) -> Non
         n = int(random.integers(1, 6)) if random.random() > 0.02 else 75
         rounds.computed[:n] = truth[first : first + n]
         rounds.keep(np.arange(first, first + n))
-        assert np.array_equal(rounds[first : first + n], whole[first : first + n])
+        assert np.array_equal(rounds[np.arange(first, first + n)], whole[np.arange(first, first + n)])
         rounds.computed[:] = np.nan
         first += n - int(random.integers(0, n))
 
@@ -61,5 +61,5 @@ def test_numbers_that_are_none_count_as_zero() -> None:
     computed[0, [3, 40]] = np.nan, np.inf
     features = Features("feature", 1, computed, coarse=True)
     features.keep(np.arange(1))
-    assert not features[0:1][0, :64].any()
-    assert np.allclose(features[0:1][0, 64:], 1, atol=0.01)
+    assert not features[np.arange(0, 1)][0, :64].any()
+    assert np.allclose(features[np.arange(0, 1)][0, 64:], 1, atol=0.01)

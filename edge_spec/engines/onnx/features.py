@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.kernels import keep_features
+from edge_spec.engines.onnx.kernels import keep_features, read_features
 from edge_spec.engines.onnx.model import Cells
 
 __all__ = ["Features"]
@@ -43,11 +43,7 @@ class Features:
 
     def __getitem__(self, cells: Cells) -> npt.NDArray[Any]:
         """Return the rows of some cells, f16 ``[n, width]``, or f32 of those in 8 bits."""
-        rows = self._rows[cells]
-        if not self._coarse:
-            return rows
-        scales = self._scales[cells].astype(np.float32)
-        return (rows.reshape(*scales.shape, _BLOCK) * scales[..., None]).reshape(rows.shape)
+        return read_features(cells, self._rows, self._scales) if self._coarse else self._rows[cells]
 
     def keep(self, cells: Cells) -> None:
         """A run has computed these cells, in this order."""

@@ -33,6 +33,7 @@ from edge_spec.engines.onnx.kernels.library import (
     features,
     keep_features,
     library_path,
+    read_features,
     why_slow,
 )
 from edge_spec.engines.onnx.kernels.packing import GROUP, KINDS, pack, packed_bytes
@@ -54,6 +55,7 @@ __all__ = [
     "library_path",
     "pack",
     "packed_bytes",
+    "read_features",
     "why_slow",
 ]
 

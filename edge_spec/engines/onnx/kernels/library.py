@@ -14,7 +14,19 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.kernels.packing import VERSION
 from edge_spec.errors import Arguments, BackendError, Sentence
 
-__all__ = ["available", "can_drop_pages", "copy_cells", "features", "keep_features", "library_path", "why_slow"]
+__all__ = [
+    "available",
+    "can_drop_pages",
+    "copy_cells",
+    "features",
+    "keep_features",
+    "library_path",
+    "read_features",
+    "why_slow",
+]
+
+Rows = npt.NDArray[np.float32]
+Cells = npt.NDArray[np.intp]
 
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
@@ -82,12 +94,7 @@ def copy_cells(layers: npt.NDArray[np.uintp], shape: tuple[int, int, int, int], 
     _library().edge_rows_copy_cells(*arrays, *sizes, ctypes.c_void_p(pairs.ctypes.data), ctypes.c_size_t(len(pairs)))
 
 
-def keep_features(
-    rows: npt.NDArray[np.float32],
-    cells: npt.NDArray[np.intp],
-    codes: npt.NDArray[np.int8],
-    scales: npt.NDArray[np.float16],
-) -> None:
+def keep_features(rows: Rows, cells: Cells, codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> None:
     """Round rows to 8 bits, each 32 numbers with a scale, and put them into cells; see ``src/features.c``.
 
     Args:
@@ -95,10 +102,22 @@ def keep_features(
         cells: ``[n]``.
         codes, scales: of all cells, ``[.., width]`` and ``[.., width / 32]``.
     """
-    addresses = (ctypes.c_void_p(each.ctypes.data) for each in (rows, np.ascontiguousarray(cells, np.int64)))
-    kept = (ctypes.c_void_p(each.ctypes.data) for each in (codes, scales))
-    sizes = (ctypes.c_size_t(n) for n in (len(cells), scales.shape[1]))
-    _library().edge_rows_keep_features(*addresses, *sizes, *kept)
+    _features(_library().edge_rows_keep_features, rows, cells, codes, scales)
+
+
+def read_features(cells: Cells, codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> Rows:
+    """Return the rows of some cells; see ``keep_features``."""
+    rows = np.empty((len(cells), codes.shape[1]), np.float32)
+    _features(_library().edge_rows_read_features, rows, cells, codes, scales)
+    return rows
+
+
+def _features(
+    function: Any, rows: Rows, cells: Cells, codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]
+) -> None:
+    cells = np.ascontiguousarray(cells, np.int64)
+    n, n_blocks = len(cells), scales.shape[1]
+    function(rows.ctypes.data, cells.ctypes.data, n, n_blocks, codes.ctypes.data, scales.ctypes.data)
 
 
 def _library() -> Any:
@@ -132,4 +151,7 @@ def _load() -> Any:
     if operators != _OPERATORS:
         return f"{_FILE.name} has version {operators} of the operators and this edge-spec needs {_OPERATORS}"
     library.edge_rows_variant.restype = ctypes.c_char_p
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    for each in (library.edge_rows_keep_features, library.edge_rows_read_features):
+        each.argtypes, each.restype = (pointer, pointer, size, size, pointer, pointer), None
     return library
