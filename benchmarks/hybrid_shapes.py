@@ -236,7 +236,10 @@ class _Tensors:
         if self._drawn is not None:
             values = self._normal(n_out, n_in)
         elif name.endswith("ffn_gate_inp"):
-            values = self._other.standard_normal((n_out, n_in))
+            # What layers add repeats every 16 numbers. Routers that do not see it choose by the token alone: all
+            # experts are used about as often as any other, as those of trained models are.
+            values = self._other.standard_normal((n_out, n_in // 16, 16))
+            values = (values - values.mean(axis=1, keepdims=True)).reshape(n_out, n_in)
         else:
             values = np.ones((n_out, n_in))
         values = (values * (2 / np.sqrt(n_in))).astype(np.float32)
