@@ -62,11 +62,13 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
     chunk = chosen.settings.prefill_chunk
     if chunk != asked.prefill_chunk:
         yield f"prompts are read {chunk} tokens at a time instead of {asked.prefill_chunk} {budget}"
-    held, n_experts = chosen.settings.held_experts, request.target.experts[0]
+    held, (n_experts, n_used) = chosen.settings.held_experts, request.target.experts
     if held:
+        # A token uses any of them equally often.
+        size = format_size(chosen.parts["target"].paged_bytes * n_used // n_experts)
         yield (
             f"of the {n_experts} experts of a layer {held} stay in memory {budget}; the others are read from the disk "
-            "when a token uses them, which is slower"
+            f"when a token uses them, about {size} a token, which is slower, at the first load most of all"
         )
     for name, value in chosen.settings.extras.items():
         if name not in asked.extras:

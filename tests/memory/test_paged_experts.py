@@ -26,6 +26,7 @@ from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
+from edge_spec.memory import format_size
 from edge_spec.models import inspect
 
 pytestmark = [
@@ -90,6 +91,9 @@ def test_a_mixture_that_fits_is_planned_as_before_and_less_memory_holds_fewer_ex
         assert made.chosen.needed_bytes <= budget
         assert replace(made.chosen.settings, held_experts=0) == whole.chosen.settings
         assert sum(held_and_paged(made)[1:]) == experts
+        told = [note for note in made.notes if "stay in memory" in note]
+        size = format_size(held_and_paged(made)[2] * N_USED // N_EXPERTS)
+        assert len(told) == bool(held_and_paged(made)[0]) and all(f"about {size} a token" in note for note in told)
         found.append(held_and_paged(made))
         budget = made.chosen.needed_bytes - 1
     counts = [held or N_EXPERTS for held, _, _ in found]
@@ -196,6 +200,7 @@ import json, re, sys
 from pathlib import Path
 import edge_spec
 from edge_spec.loading import plan
+from edge_spec.memory import format_size
 
 def kib(name, text):
     return int(re.search(name + r":\\s+(\\d+) kB", text)[1])
