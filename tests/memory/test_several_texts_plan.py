@@ -30,6 +30,8 @@ from edge_spec.speculation.pool import PooledModel
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 K_TYPE = TYPES["Q4_K"]
 ASKED: dict[str, Any] = {"engine": "onnx", "speculation": "off", "n_ctx": 300}
+N_CELLS = 336
+"""Of a text: those of the context, and room for drafts."""
 
 
 @needs_kernels
@@ -40,7 +42,7 @@ def test_what_is_planned_is_what_the_caches_take(tmp_path: Path, kind: str) -> N
     with edge_spec.load("demo", **asked) as model:
         target = model.followed["target"].model
         assert isinstance(target, PooledModel)
-        assert planned.chosen.tables[TEXT_CACHES] == 5 * 304 * target.pool.cell_bytes
+        assert planned.chosen.tables[TEXT_CACHES] == 4 * N_CELLS * target.pool.cell_bytes
     without = plan("demo", **asked)
     assert TEXT_CACHES not in without.chosen.tables
     held = [chosen.held_bytes - chosen.base_bytes for chosen in (planned.chosen, without.chosen)]
@@ -61,7 +63,7 @@ def test_states_of_several_texts_are_planned_as_they_are_claimed(
         lines = {line.name: line.predicted_bytes for line in model.ledger if line.owner == "target"}
         names = ("recurrent state", "snapshots for drafts", "copies of the state")
         assert target.pool.text_bytes == sum(lines[name] for name in names)
-        assert planned.chosen.tables[TEXT_CACHES] == 5 * (304 * target.pool.cell_bytes + target.pool.text_bytes)
+        assert planned.chosen.tables[TEXT_CACHES] == 4 * (N_CELLS * target.pool.cell_bytes + target.pool.text_bytes)
 
 
 @needs_kernels
@@ -83,7 +85,7 @@ def test_what_drafters_of_several_texts_take_is_planned_too(hybrids: HybridFiles
         pools = [each.model.pool for each in model.followed.values()]
         assert len(pools) == 1 + len(smaller)
         # A head's features count with the cells of its target.
-        assert planned == 5 * sum(304 * pool.cell_bytes + pool.text_bytes for pool in pools)
+        assert planned == 4 * sum(N_CELLS * pool.cell_bytes + pool.text_bytes for pool in pools)
         model.generate("Once upon a time", n=5, seed=3, raw=True, ignore_eos=True, max_tokens=200).read()
         line = next(line for line in model.ledger if (line.owner, line.name) == TEXTS)
         assert 0 < line.predicted_bytes <= planned

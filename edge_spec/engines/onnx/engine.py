@@ -109,7 +109,7 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         return head_footprint(file, settings)
     matrices = _matrices(file)
     stored = [_stored_bytes(tensor) for tensor in matrices]
-    n_cells = settings.n_cells + -settings.n_cells % LANES
+    n_cells = _n_cells(settings)
     cache = n_cells * _cell_bytes(file, settings)
     tables = 4 * n_cells * sum(set(file.head_dims) or {file.head_dim_k})
     of_experts = sum(n_bytes for n_bytes, tensor in zip(stored, matrices, strict=True) if len(tensor.shape) > _PLAIN)
@@ -129,6 +129,11 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         # While a model is transcribed: the largest matrix, its blocks and its new order.
         loading_bytes=max(0, 3 * max(stored, default=0) - held),
     )
+
+
+def _n_cells(settings: ModelSettings) -> int:
+    """Return how many cells a text has, room for drafts included."""
+    return settings.n_cells + -settings.n_cells % LANES
 
 
 def _cell_bytes(file: ModelFile, settings: ModelSettings) -> int:
@@ -206,7 +211,7 @@ def _n_ff(file: ModelFile) -> int:
 
 def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """Return what a head takes, with what its target keeps for it."""
-    n_cells = settings.n_cells + -settings.n_cells % LANES
+    n_cells = _n_cells(settings)
     weights = head_bytes(file)
     return Footprint(
         copied_bytes=weights,
@@ -297,9 +302,10 @@ class OnnxEngine(Engine):
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
         if file.graph is not None:
             return 0
-        n_cells = settings.n_ctx + -settings.n_ctx % LANES
-        cells = n_cells * _cell_bytes(file, settings)
-        return min(n_texts, settings.max_rows) * (cells + sum(_recurrent_bytes(file, settings).values()))
+        cells = _n_cells(settings) * _cell_bytes(file, settings)
+        # The cells of the first text are planned with the model.
+        n_further = min(n_texts, settings.max_rows) - 1
+        return n_further * (cells + sum(_recurrent_bytes(file, settings).values()))
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         cache = {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
