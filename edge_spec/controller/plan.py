@@ -68,7 +68,7 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
         size = format_size(chosen.parts["target"].paged_bytes * n_used // n_experts)
         yield (
             f"of the {n_experts} experts of a layer {held} stay in memory {budget}; the others are read from the disk "
-            f"when a token uses them, about {size} a token, which is slower, at the first load most of all"
+            f"when a token uses them, about {size} a token, which is slower"
         )
     for name, value in chosen.settings.extras.items():
         if name not in asked.extras:
