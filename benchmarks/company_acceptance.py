@@ -66,6 +66,8 @@ def _conversations(
         for chat in chats:
             reply = chat.send("Tell me more about that.")
             texts.append(reply.read())
+            if reply.finish_reason == "memory":
+                raise SystemExit("an answer ended early for memory; free some")
             done.append(reply.statistics)
         print(f"    {model.cells['all']} cells, {model.evicted_cells} evicted")
     return done, texts
