@@ -45,6 +45,7 @@ class Runner:
         graph: a file, or what would be in it.
         operators: a library with operators of our own; None for none.
         held_experts: how many experts of each layer they keep in memory; 0 for all.
+        forgets_experts: the others leave the system's cache of files, too.
         external: the graph is not ours: if it cannot be loaded the file is at fault, and inputs change shape from run
             to run.
         hint: what to do if it cannot be loaded.
@@ -63,10 +64,11 @@ class Runner:
         hint: str,
         operators: Path | None = None,
         held_experts: int = 0,
+        forgets_experts: bool = False,
         external: bool = False,
     ) -> None:
         self._load = partial(_loaded, graph, hint=hint, external=external)
-        self._options = partial(_options, n_threads, spin, operators, held_experts, external)
+        self._options = partial(_options, n_threads, spin, operators, held_experts, forgets_experts, external)
         self._session: Any = self._load(self._options())
         self._run_options = library().RunOptions()
         # A prompt needs more memory than a round: it is given back at once.
@@ -154,7 +156,9 @@ def _loaded(graph: Path | bytes, options: Any, *, hint: str, external: bool, tai
         raise kind(f"ONNX Runtime {runtime_version()} cannot load {what}: {_first_line(error)}", hint=hint) from error
 
 
-def _options(n_threads: int, spin: bool, operators: Path | None, held_experts: int, external: bool) -> Any:
+def _options(
+    n_threads: int, spin: bool, operators: Path | None, held_experts: int, forgets_experts: bool, external: bool
+) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -170,6 +174,8 @@ def _options(n_threads: int, spin: bool, operators: Path | None, held_experts: i
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     if held_experts:
         options.add_session_config_entry("edge_spec.held_experts", str(held_experts))
+    if forgets_experts:
+        options.add_session_config_entry("edge_spec.forgets_experts", "1")
     if operators is not None:
         options.register_custom_ops_library(str(operators))
     return options

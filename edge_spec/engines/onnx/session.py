@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from edge_spec.engines.onnx.row_table import RowTable
 from edge_spec.engines.onnx.runner import Runner
 from edge_spec.engines.onnx.states import StatesMemory, kept_rows
 from edge_spec.engines.onnx.transcription.cache import Transcription
+from edge_spec.engines.onnx.transcription.matrices import WEIGHTS
 from edge_spec.engines.onnx.transcription.per_layer import PER_LAYER
 from edge_spec.engines.onnx.transcription.recurrent import RUN
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import n_tiles
 from edge_spec.errors import Arguments, Sentence
+from edge_spec.memory.device import probe
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.pool import TILE
 
@@ -47,6 +50,7 @@ class Session(Runner):
             spin=settings.exact,
             operators=library_path(),
             held_experts=settings.held_experts,
+            forgets_experts=bool(settings.held_experts) and not _has_room(model.folder / WEIGHTS),
             hint=Sentence(
                 "delete that folder, so that it is made again, or use {instead}", instead=Arguments(engine="llama")
             ),
@@ -181,3 +185,8 @@ class Session(Runner):
         if self._table is not None:
             self._table.close()
         super().close()
+
+
+def _has_room(path: Path) -> bool:
+    """Return whether the system can keep all of a file in memory, beyond what is taken."""
+    return probe().available_bytes >= path.stat().st_size

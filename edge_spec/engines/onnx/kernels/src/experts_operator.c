@@ -11,7 +11,8 @@
  * go by in ascending order, as many at a time as have a bounded number of rows.
  *
  * A session may say how many experts of each layer stay in memory, in its entry ER_HELD_EXPERTS. After every call the
- * pages of others are dropped, to be read from the file again when they are used.
+ * pages of others are dropped, to be read from the file again when they are used; where ER_FORGETS_EXPERTS says so,
+ * those that were read leave the system's cache of files, too.
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -40,6 +41,7 @@ enum {
 typedef struct {
     size_t most;
     uint64_t now, *last; /* [n_expert]: when each was used last; 0 if its pages were dropped after that */
+    er_source sources[N_REQUIRED]; /* those of weights */
 } held_experts;
 
 typedef struct {
@@ -66,6 +68,12 @@ static void read_float(const OrtApi *api, const OrtKernelInfo *info, const char 
         api->ReleaseStatus(status);
 }
 
+static void close_held(held_experts *held) {
+    free(held->last);
+    for (size_t which = 0; which < N_REQUIRED; which++)
+        er_close_source(&held->sources[which]);
+}
+
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
     operator_state state = {.api = api, .alpha = 1.0f};
     char name[64] = "";
@@ -86,25 +94,35 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
         return refuse(api, "edge_spec.ExpertRows: an impossible number of experts");
     if (state.n_embd < 1 || state.n_ff < 1 || state.n_embd > INT32_MAX || state.n_ff > INT32_MAX)
         return refuse(api, "edge_spec.ExpertRows: impossible sizes");
-    state.held.most = ((const er_experts_operator *)op)->held;
+    const er_experts_operator *own = (const er_experts_operator *)op;
+    state.held.most = own->held;
+    for (size_t which = 0; which < N_REQUIRED; which++)
+        state.held.sources[which].file = -1;
+    er_matrix matrices[N_REQUIRED] = {{0}};
     for (size_t which = GATE; which <= DOWN; which++) {
         int is_constant = 0;
         const OrtValue *weights = NULL;
-        er_matrix matrix = {0};
         TRY(api->KernelInfoGetConstantInput_tensor(info, which, &is_constant, &weights));
         if (is_constant && weights != NULL)
-            TRY(open_all(&state, weights, which, &matrix));
-        const size_t n_bytes = matrix.n_groups * matrix.group_bytes;
-        if (state.held.most == 0 || n_bytes == 0 || !er_is_mapped(matrix.groups, n_bytes))
+            TRY(open_all(&state, weights, which, &matrices[which]));
+    }
+    for (size_t which = GATE; which <= DOWN; which++) {
+        const void *weights = matrices[which].groups;
+        const size_t n_bytes = matrices[which].n_groups * matrices[which].group_bytes;
+        if (state.held.most != 0 && n_bytes != 0)
+            state.held.sources[which] = er_find_source(weights, n_bytes, own->forgets);
+        if (!state.held.sources[which].is_mapped)
             state.held.most = 0;
-        else /* the system has mapped more than the head */
-            er_drop_pages(matrix.groups, n_bytes);
+        else { /* the system has mapped more than the head, and may have kept all of it from another session */
+            er_drop_pages(weights, n_bytes);
+            er_forget_pages(&state.held.sources[which], 0, n_bytes);
+        }
     }
     operator_state *kept = malloc(sizeof *kept);
     state.held.last = calloc((size_t)state.n_expert, sizeof *state.held.last);
     if (kept == NULL || state.held.last == NULL) {
         free(kept);
-        free(state.held.last);
+        close_held(&state.held);
         return api->CreateStatus(ORT_FAIL, "edge_spec: out of memory");
     }
     *kept = state;
@@ -113,7 +131,7 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
 }
 
 static void ORT_CALL destroy(void *kernel) {
-    free(((operator_state *)kernel)->held.last);
+    close_held(&((operator_state *)kernel)->held);
     free(kernel);
 }
 
@@ -298,12 +316,15 @@ static size_t activate(work *w, size_t first) {
     return end;
 }
 
+static size_t expert_bytes(const work *w, size_t which) {
+    return w->matrices[which].n_groups / w->choice.n_expert * w->matrices[which].group_bytes;
+}
+
 /* Experts [first, end) of a matrix of all. */
 static void with_pages(const work *w, size_t first, size_t end, void (*act)(const void *, size_t)) {
     for (size_t which = GATE; which <= DOWN; which++) {
-        const er_matrix *all = &w->matrices[which];
-        const size_t one = all->n_groups / w->choice.n_expert * all->group_bytes;
-        act(all->groups + first * one, (end - first) * one);
+        const size_t one = expert_bytes(w, which);
+        act(w->matrices[which].groups + first * one, (end - first) * one);
     }
 }
 
@@ -314,7 +335,8 @@ static void fetch_used(const work *w) {
             with_pages(w, e, e + 1, er_fetch_pages);
 }
 
-/* Notes which experts are used. Of more than can stay those go that were not used for longest, or by the fewest rows. */
+/* Notes which experts are used. Of more than can stay those go that were not used for longest, or by the fewest rows:
+ * only what was read has to be forgotten. */
 static void note_used(const work *w) {
     held_experts *held = w->held;
     size_t n = 0;
@@ -330,6 +352,9 @@ static void note_used(const work *w) {
                                        (held->last[e] == held->last[least] && n_uses(w, e) < n_uses(w, least))))
                 least = e;
         held->last[least] = 0;
+        with_pages(w, least, least + 1, er_drop_pages);
+        for (size_t which = GATE; which <= DOWN; which++)
+            er_forget_pages(&held->sources[which], least * expert_bytes(w, which), expert_bytes(w, which));
     }
 }
 

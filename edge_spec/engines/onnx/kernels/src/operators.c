@@ -159,7 +159,7 @@ extern const OrtCustomOp er_delta_rows; /* delta_operator.c */
 
 /* The operator of experts as a session wants it. */
 static OrtStatus *experts_of(const OrtApi *api, const OrtSessionOptions *options, const er_experts_operator **experts) {
-    int is_given = 0;
+    int is_given = 0, forgets = 0;
     char held[16];
     size_t size = sizeof held;
     *experts = &er_expert_rows;
@@ -167,11 +167,13 @@ static OrtStatus *experts_of(const OrtApi *api, const OrtSessionOptions *options
     if (!is_given)
         return NULL;
     TRY(api->GetSessionConfigEntry(options, ER_HELD_EXPERTS, held, &size));
+    TRY(api->HasSessionConfigEntry(options, ER_FORGETS_EXPERTS, &forgets));
     er_experts_operator *own = malloc(sizeof *own);
     if (own == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec: out of memory");
     memcpy(own, &er_expert_rows, sizeof *own);
     own->held = strtoul(held, NULL, 10);
+    own->forgets = forgets != 0;
     *experts = own;
     return NULL;
 }
