@@ -243,10 +243,12 @@ class Writer:
         while self._begin(works):
             with suppress(Empty):
                 while self._n_coming():
-                    self._begin(works, _GATHER_S)
+                    if not self._begin(works, _GATHER_S):
+                        return
             while works:
                 while not self._asked.empty():
-                    self._begin(works)
+                    if not self._begin(works):
+                        return
                 works = self._advance(works, reader)
 
     def _begin(self, works: list[Work], patience_s: float | None = None) -> bool:
