@@ -47,7 +47,10 @@ def check_grammar(grammar: Lark) -> None:
 
 
 def _refuse(grammar: Lark, problem: str) -> None:
-    reason = problem.split("\n", 1)[0]
+    reason, *more = problem.splitlines()
+    if reason.endswith("regex parse error:") and len(more) > 2:
+        # A line with the pattern, one that points into it, and what is wrong there.
+        reason = f"{reason} {more[0].strip()}: {more[2].strip().removeprefix('error: ')}"
     if reason.startswith("NoExtension"):
         reason = "it allows nothing"
     # What it says of a place is one in a text that the user has not written.
