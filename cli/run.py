@@ -47,7 +47,7 @@ _CONTINUES = (
     is_flag=False,
     flag_value="1",
     metavar="[LEAST]",
-    help="Of these print only the one that ends with the fewest tokens, or with the fewest of those with LEAST or more.",
+    help="Of these print only the one that ends with the fewest tokens, or with the fewest from LEAST on.",
 )
 @option("Replies", "--json", "as_json", is_flag=True, help="Print a JSON object per answer instead of text.")
 @option("Replies", "--stats", is_flag=True, help="Report speed and accepted drafts on standard error.")

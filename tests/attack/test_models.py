@@ -130,7 +130,7 @@ def test_experts_of_layers_that_there_are_not_are_refused_in_a_line(tmp_path: Pa
     deeper = HostileGGUF(sound.values, sound.tensors | {"output.weight": ((*shape, 1), kind, raw)})
     for model in (fewer, deeper):
         path = model.write(tmp_path / "changed.gguf")
-        with pytest.raises(UnsupportedModel, match="no place for|in the shape"):
+        with pytest.raises(UnsupportedModel, match=r"no place for|in the shape"):
             edge_spec.load(path, engine="onnx", n_ctx=64, memory=600 << 20, speculation="off", cache_dir=tmp_path)
 
 
