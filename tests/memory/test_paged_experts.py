@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import mmap
-import os
 import random
 import subprocess
 import sys
@@ -24,14 +21,12 @@ from scarce_memory import PLENTY, SCARCE, SimulatedMemory
 import edge_spec
 from edge_spec import TextModel
 from edge_spec.cli.command import main
-from edge_spec.engines.onnx import session
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
 from edge_spec.memory import format_size
-from edge_spec.memory.device import Device
 from edge_spec.models import inspect
 
 pytestmark = [
@@ -198,58 +193,6 @@ def test_experts_leave_memory_while_it_is_scarce_and_come_back_without_changing_
         model.ledger.check_integrity()
     assert held == {(), ("fewer experts stay in memory",)}
     assert notices == []
-
-
-def cached_bytes(path: Path) -> int:
-    """How much of a file the system keeps in memory."""
-    pages = np.memmap(path, np.uint8, "r")
-    found = np.zeros(-(-pages.nbytes // mmap.PAGESIZE), np.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    at, size = ctypes.c_void_p(pages.ctypes.data), ctypes.c_size_t(pages.nbytes)
-    assert libc.mincore(at, size, ctypes.c_void_p(found.ctypes.data)) == 0, os.strerror(ctypes.get_errno())
-    return int((found & 1).sum()) * mmap.PAGESIZE
-
-
-def n_open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def forget(path: Path) -> None:
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux drops what it keeps of a file")
-@pytest.mark.parametrize("held", [N_USED, 16])
-def test_experts_that_were_read_leave_the_systems_cache_where_it_has_no_room_for_the_file(
-    mixture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
-) -> None:
-    """Otherwise the system drops what every token uses along with them, and takes the reading for scarce memory."""
-    plain = on_onnx(mixture, tmp_path)
-    expected = rows_of(plain, TEXT, [8])
-    plain.close()
-    (weights,) = tmp_path.rglob("weights.bin")
-    forget(weights)
-    if cached_bytes(weights):
-        pytest.skip("this file system keeps files in memory alone")
-    footprint = onnx_footprint(inspect(mixture), ModelSettings(n_ctx=640, held_experts=held))
-    # Pages that an expert shares with the one before it stay.
-    edges = 3 * inspect(mixture).n_layers * N_EXPERTS * mmap.PAGESIZE
-    planned, size = footprint.mapped_bytes + footprint.expert_bytes + edges, weights.stat().st_size
-    for n_free, most in ((size - 1, planned), (size, size + mmap.PAGESIZE)):
-        device = Device(total_bytes=size, available_bytes=n_free, n_physical_cores=1, n_logical_cores=1)
-        monkeypatch.setattr(session, "probe", lambda device=device: device)
-        forget(weights)
-        model = on_onnx(mixture, tmp_path, held_experts=held)
-        n_open = n_open_files()
-        for widths in ([8], [1]):
-            model.rollback(0)
-            assert np.array_equal(rows_of(model, TEXT, widths), expected)
-            assert most // 2 < cached_bytes(weights) <= most
-        model.close()
-        n_files = 3 * inspect(mixture).n_layers if n_free < size else 0
-        assert n_open - n_open_files() == n_files
-    assert planned < cached_bytes(weights)
 
 
 WRITE = """
