@@ -43,10 +43,10 @@ _PLAIN = {
     "integer": "-?(0|[1-9][0-9]{0,14})",
     "number": r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,10})?",
 }
-"""What values look like of which no more is said than their type; numbers as grammars of JSON have them."""
+"""Expressions of values of which no more is said than their type; numbers as grammars of JSON have them."""
 
 _STARTS = {"integer": "0-9\\-", "number": "0-9\\-", "array": r"\[", "object": r"\{"}
-"""How all others begin."""
+"""Beginnings of all others."""
 
 
 class Arguments(ABC):

@@ -38,7 +38,7 @@ class WorkQueue:
 
     @property
     def n_coming(self) -> int:
-        """How many of those that wait can begin before another one has ended."""
+        """Return how many of those that wait can begin before another one has ended."""
         return min(self.n_waiting, self._at_once - self.n_answered)
 
     def join(self) -> Ticket:
