@@ -206,7 +206,7 @@ def _acceptance(replies: Sequence[Reply]) -> dict[str, float]:
 
 
 def _conversation(model: edge_spec.TextModel) -> list[tuple[str, list[int]]]:
-    """What is said in a conversation: each answer, and the tokens of all that the model had seen after it."""
+    """Return what is said in a conversation: each answer, and the tokens of all that the model had seen after it."""
     said: list[tuple[str, list[int]]] = []
 
     def hear(reply: Reply) -> None:
@@ -233,7 +233,7 @@ def _conversation(model: edge_spec.TextModel) -> list[tuple[str, list[int]]]:
 
 
 def tried(path: Path, n_tokens: int) -> Report:
-    """What came of a model, in this process."""
+    """Return what came of a model, in this process."""
     with tempfile.TemporaryDirectory() as cache_dir:
         return _tried(Trial(path, n_tokens, Path(cache_dir)))
 
@@ -252,7 +252,7 @@ def _tried(trial: Trial) -> Report:
 
 
 def tried_apart(path: Path, n_tokens: int) -> Report:
-    """What came of a model, in a process of its own."""
+    """Return what came of a model, in a process of its own."""
     command = [sys.executable, __file__, "--one", str(path), "--tokens", str(n_tokens)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT)
@@ -284,7 +284,7 @@ def _came(drafts: Mapping[str, float]) -> str:
 
 
 def sums(reports: Sequence[Report]) -> dict[str, int]:
-    """How many of which kind."""
+    """Return how many of which kind."""
     tried_ones = [report for report in reports if not {"aborted", "failed", "refused"} & report.keys()]
     refused = [report["refused"] for report in reports if "refused" in report]
     bitwise = [report for report in tried_ones if report["identity"] == "bitwise"]
@@ -319,13 +319,13 @@ WRONG = (
 
 
 def _as_planned(report: Report) -> bool:
-    """Whether caches and states took what the plan had said; the library tells sizes to 5 KiB each."""
+    """Return whether caches and states took what the plan had said; the library tells sizes to 5 KiB each."""
     sizes = report["memory"].values()
     return all(measured is None or abs(planned - measured) <= _ROUNDED_BYTES for planned, measured in sizes)
 
 
 def is_good(report: Report) -> bool:
-    """Whether nothing speaks against a model's report."""
+    """Return whether nothing speaks against a model's report."""
     found = sums([report])
     return not any(found[name] for name in WRONG)
 

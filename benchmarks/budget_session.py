@@ -25,7 +25,7 @@ _UNLIMITED = 1 << 40
 
 
 def plans(step: dict[str, Any]) -> dict[str, Any]:
-    """What is planned under every budget: each is one byte less than the previous plan needs."""
+    """Return what is planned under every budget: each is one byte less than the previous plan needs."""
     held = held_bytes(step["load"])
     found: list[dict[str, Any]] = []
     budget = _UNLIMITED

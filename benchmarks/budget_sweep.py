@@ -43,7 +43,7 @@ _DRAFTS = {"drafter": "drafter-q4_0.gguf", "intermediate": "intermediate-q4_0.gg
 
 
 def ask(step: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step finds, in a process of its own."""
+    """Return what a step finds, in a process of its own."""
     # Threads that sleep between products would slow down llama.cpp only.
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run(
@@ -62,7 +62,7 @@ def chosen_points(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def whole(point: Mapping[str, Any]) -> bool:
-    """Whether the plan ran as planned: nothing was reduced or dropped meanwhile for lack of memory."""
+    """Return whether the plan ran as planned: nothing was reduced or dropped meanwhile for lack of memory."""
     return not point.get("degradations")
 
 

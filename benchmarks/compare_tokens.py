@@ -36,7 +36,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 
 def cases_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What the version that runs this file does: profiles and token ids by case."""
+    """Return what the version that runs this file does: profiles and token ids by case."""
     from edge_spec import load
     from edge_spec.loading import possible_modes
 

@@ -208,7 +208,7 @@ def measure(processes: list[Process], options: argparse.Namespace) -> dict[tuple
 
 
 def aims_of(text: str) -> dict[int, float]:
-    """How long a decode may take, relative to one row of the base, by number of rows."""
+    """Return how long a decode may take, relative to one row of the base, by number of rows."""
     pairs = (pair.partition("=") for pair in text.split(",") if pair)
     return {int(width): float(limit) for width, _, limit in pairs}
 

@@ -89,7 +89,7 @@ class Contexts:
             model.close()
 
     def planned(self, rows: int) -> dict[str, int]:
-        """What such a context takes by the plan."""
+        """Return what such a context takes by the plan."""
         with LlamaEngine().estimator() as estimator:
             return estimator.footprint(self._file, self._settings(rows)).lines()
 

@@ -121,14 +121,14 @@ def peaks(found: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def good(found: Mapping[str, Any]) -> bool:
-    """Whether a prediction is within 5 % or 8 MiB, and at most 2 % or 4 MiB too low."""
+    """Return whether a prediction is within 5 % or 8 MiB, and at most 2 % or 4 MiB too low."""
     predicted, peak, _ = peaks(found)
     error = predicted - peak
     return abs(error) <= max(0.05 * peak, 8 * MIB) and -error <= max(0.02 * peak, 4 * MIB)
 
 
 def faults(found: Mapping[str, Any]) -> dict[str, str]:
-    """What went wrong with a plan: kinds of fault, with details."""
+    """Return what went wrong with a plan: kinds of fault, with details."""
     if "failed" in found:
         return {"died": f"exit status {found['failed']}"}
     if "degradations" not in found:

@@ -59,7 +59,7 @@ class Reader:
 
 
 def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
-    """What was planned, and what it took, by phase."""
+    """Return what was planned, and what it took, by phase."""
     phases: dict[str, dict[str, int]] = {}
 
     def phase(name: str) -> None:
@@ -104,7 +104,7 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def held_bytes(arguments: dict[str, Any]) -> int:
-    """What this process holds when ``load`` measures it: libraries are loaded and headers are read."""
+    """Return what this process holds when ``load`` measures it: libraries are loaded and headers are read."""
     asked = {name: value for name, value in arguments.items() if name != "cache_dir"}
     request_of(LoadOptions.of(asked.pop("model", None), asked)).load_libraries()
     probe()

@@ -212,7 +212,7 @@ def _add_tensors(writer: GGUFWriter, s: Shape, kind: str, embeddings: str) -> No
 
 
 def _matters_more(layer: int, n_layers: int) -> bool:
-    """Whether llama.cpp spends more bits on a layer: the first and last eighth, and every third in between."""
+    """Return whether llama.cpp spends more bits on a layer: the first and last eighth, and every third in between."""
     first, last = n_layers // 8, 7 * n_layers // 8
     return layer < first or layer >= last or (layer - first) % 3 == 2
 

@@ -52,7 +52,7 @@ def held_by(path: Path) -> tuple[dict[str, int], list[tuple[int, int]]]:
 
 
 def session(model: str, n_ctx: int, cache: Path) -> dict[str, Any]:
-    """What the measured process does."""
+    """Return what the measured process does."""
     import edge_spec
     from edge_spec.engines.onnx.engine import onnx_footprint
     from edge_spec.engines.onnx.transcription.cache import transcribe

@@ -78,7 +78,7 @@ def recorded_mode(
 
 
 def recorded_auto(texts: Sequence[Sequence[int]], n_vocab: int, *, accuracy: float, seed: int = 0) -> Mode:
-    """What ``auto`` makes of such a drafter: it drafts as far as that pays, and writes plainly where it does not."""
+    """Return what ``auto`` makes of such a drafter: drafting as far as that pays, else plain text."""
 
     def build(models: DraftModels) -> Chooser:
         recorded = RecordedDrafter(texts, n_vocab, accuracy=accuracy, seed=seed)

@@ -80,7 +80,7 @@ class Side:
 
 
 def budget(side: Side) -> Group:
-    """Who holds which bytes of a copy's budget."""
+    """Return who holds which bytes of a copy's budget."""
     ledger = side.model.ledger
     table = Table.grid(padding=(0, 1))
     total = ledger.budget_bytes or ledger.held_bytes
@@ -104,7 +104,7 @@ def screen(sides: list[Side], prompt: str, console: Console) -> Layout:
 
 
 def verdict(plain: Side, drafting: Side) -> str:
-    """What a round has shown, as far as it has come."""
+    """Return what a round has shown, as far as it has come."""
     if not plain.tokens or not drafting.tokens:
         return "no tokens were written, so there is nothing to compare"
     shorter, longer = sorted((plain.text.plain, drafting.text.plain), key=len)

@@ -47,7 +47,7 @@ def side(demo: ModuleType, n_tokens: int, *, interrupted: bool = False) -> Any:
 
 
 def shown(demo: ModuleType, sides: list[Any], *, rounds: int, width: int = 80) -> tuple[str, str]:
-    """What is drawn, and the verdict."""
+    """Return what is drawn, and the verdict."""
     out = StringIO()
     asked = argparse.Namespace(prompt=None, rounds=rounds, tokens=40)
     verdict = demo.play(sides, asked, Console(file=out, width=width, height=40))

@@ -142,7 +142,7 @@ COSTS = {
 
 
 def first_estimates(cache: Path) -> tuple[dict[int, float], dict[int, float]]:
-    """What a drafter is told of the costs of the target and of the intermediate model."""
+    """Return what a drafter is told of the costs of the target and of the intermediate model."""
     told: list[tuple[dict[int, float], dict[int, float]]] = []
 
     def build(models: DraftModels) -> Drafter:

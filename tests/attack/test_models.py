@@ -279,7 +279,7 @@ CERTAIN = (
 
 
 def contradictions(sound: HostileGGUF) -> Iterator[tuple[str, HostileGGUF, bool]]:
-    """What a model says, changed in one place; whether it is none with that."""
+    """Yield what a model says, changed in one place; whether it is none with that."""
     architecture = str(sound.values["general.architecture"][1])
     for name, (kind, value) in sound.values.items():
         changes: list[Any] = {4: [0, 2**31, 2**32 - 1], 5: [0, -1], 6: [0.0, -1.0, float("nan"), float("inf")]}.get(

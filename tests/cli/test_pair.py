@@ -127,7 +127,7 @@ class Model:
 
 
 def paired(gains: list[Gain], prompts: list[str], **options: Any) -> Pairing:
-    """What is found of a drafter."""
+    """Return what is found of a drafter."""
     opened: list[str] = []
     ((draft, found),) = pairings(["small"], lambda draft, mode: Model(mode, opened, gains), prompts, **options)  # type: ignore[arg-type,return-value]
     assert draft == "small"

@@ -21,7 +21,7 @@ def is_print(node: ast.AST) -> bool:
 
 
 def glued(block: str) -> Iterator[str]:
-    """What would be printed behind a text that does not end its line."""
+    """Yield what would be printed behind a text that does not end its line."""
     for node in ast.walk(ast.parse(block)):
         body = getattr(node, "body", [])
         for loop, after in itertools.pairwise(body) if isinstance(body, list) else ():

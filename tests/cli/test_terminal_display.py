@@ -71,7 +71,7 @@ texts = st.lists(st.sampled_from(MARKS), max_size=40).map("".join)
 
 
 def screen_of(text: str, cuts: list[int], *, columns: int = 60, rows: int = 12, every: int = 1) -> list[str]:
-    """What stands on a terminal after an answer that came in pieces."""
+    """Return what stands on a terminal after an answer that came in pieces."""
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, width=columns, height=rows, color_system="standard")
     display = RichDisplay(console)

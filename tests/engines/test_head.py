@@ -128,7 +128,7 @@ def turned(x: np.ndarray, place: int) -> np.ndarray:
 
 
 def apart(found: np.ndarray, wanted: np.ndarray) -> float:
-    """How far rows are from what they should be, in units of their spread."""
+    """Return how far rows are from what they should be, in units of their spread."""
     return float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std())
 
 

@@ -14,7 +14,7 @@ from edge_spec import Reply
 
 
 def elsewhere(work: Callable[[], str]) -> str:
-    """What some work in another thread returns; an endless wait is an error."""
+    """Return what some work in another thread returns; an endless wait is an error."""
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
     thread.start()

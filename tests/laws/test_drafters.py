@@ -49,7 +49,7 @@ def begun(drafter: Drafter, prompt: list[int], sampling: SamplerSettings = SAMPL
 
 
 def continuation(table: Logits, prompt: list[int], n: int, sampling: SamplerSettings = SAMPLING) -> list[int]:
-    """What a model with this table writes, or would guess."""
+    """Return what a model with this table writes, or would guess."""
     sampler, text = Sampler(sampling, prompt).view(), list(prompt)
     for _ in range(n):
         before = [0, 0, *text]

@@ -21,7 +21,7 @@ ALL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
 def applied(sampler: Any, row: Row, text: Sequence[int] = ()) -> tuple[np.ndarray[Any, Any], int]:
-    """What a sampler of llama.cpp makes of a row after a text, and which place it selects."""
+    """Return what a sampler of llama.cpp makes of a row after a text, and which place it selects."""
     for token in text:
         llama_cpp.llama_sampler_accept(sampler, token)
     data = np.zeros(row.size, dtype=[("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])

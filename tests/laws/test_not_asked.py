@@ -119,7 +119,7 @@ class Told(Drafter):
 
 
 def rounds(chooser: Chooser, told: Told, n: int, *, finds: bool) -> int:
-    """How often a table was asked in some rounds of 10 ms, each of which takes 0.1 ms to ask."""
+    """Return how often a table was asked in some rounds of 10 ms, each of which takes 0.1 ms to ask."""
     before, told.finds = told.n_called, finds
     for _ in range(n):
         asked = told.n_called

@@ -46,7 +46,7 @@ def recorded(temperature: float) -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 
 def claims(drafter: str, temperature: float) -> Iterator[Claim]:
-    """What a drafter claimed in the rounds of a run that verifies all that it drafts."""
+    """Yield what a drafter claimed in the rounds of a run that verifies all that it drafts."""
     by_depth = drafter == "ngram"
     candidate = Candidate(Replay(drafter, recorded(temperature)[drafter], 0.0 if by_depth else 1e-3))
     candidate.begin(greedy=temperature == 0)
@@ -80,7 +80,7 @@ def bands(of_claims: Iterable[tuple[int, float, bool]]) -> dict[tuple[int, int],
 
 
 def agrees(band: Sequence[tuple[float, bool]]) -> bool:
-    """Whether so many come true with some chance of ``CHANCE`` if all chances are wrong by ``AGREES`` at most."""
+    """Return whether so many come true with a chance of ``CHANCE`` if all are wrong by ``AGREES`` at most."""
     chances = np.array([chance for chance, _ in band])
     n_true = sum(came_true for _, came_true in band)
     few = how_many(np.maximum(chances - AGREES, 0))[: n_true + 1].sum()

@@ -316,7 +316,7 @@ def test_they_continue_with_another_target(letters: Any, letter_grammar: Any, da
 
 
 def watched_decodes(world: World, monkeypatch: Any) -> list[int]:
-    """How many texts each decode advances."""
+    """Return how many texts each decode advances."""
     decodes: list[int] = []
     decode = TablePool.decode
 

@@ -25,7 +25,7 @@ def trees(draw: st.DrawFn, *, valued: bool | None = None) -> Tree:
 
 
 def texts(tree: Tree) -> list[tuple[int, ...]]:
-    """What each node says, from the top down to it."""
+    """Return what each node says, from the top down to it."""
     return [tuple(tree.tokens[step] for step in tree.path_to(node)) for node in range(len(tree))]
 
 

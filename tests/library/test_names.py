@@ -30,7 +30,7 @@ STRANGE = [
 
 
 def everything_in(folder: Path) -> dict[str, bytes | None]:
-    """What a folder holds: the content of files, None for folders."""
+    """Return what a folder holds: the content of files, None for folders."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 

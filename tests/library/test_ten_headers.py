@@ -116,7 +116,7 @@ def write_vocabulary(writer: GGUFWriter, shape: Shape) -> int:
 
 
 def write_tensors(writer: GGUFWriter, shape: Shape, n_vocab: int) -> int:
-    """What tensors there are; returns the bytes that they would take."""
+    """Write what tensors there are; returns the bytes that they would take."""
     total = 0
 
     def tensor(name: str, *dims: int) -> None:

@@ -230,7 +230,7 @@ with edge_spec.load(model, memory=budget, **asked) as model:
 
 
 def written(mixture: Path, asked: dict[str, Any], spared: int) -> dict[str, Any]:
-    """What a process of its own wrote and held, with so much less memory than all of it needs."""
+    """Return what a process of its own wrote and held, with so much less memory than all of it needs."""
     given = {"model": str(mixture), "text": TEXT, "spared": spared, **asked, "cache_dir": str(asked["cache_dir"])}
     done = subprocess.run([sys.executable, "-c", WRITE, json.dumps(given)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

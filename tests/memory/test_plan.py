@@ -48,7 +48,7 @@ def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> No
 
 
 def _rank(found: PlanReport) -> tuple[int, bool, int, bool, int, int]:
-    """How much of what was asked for a plan has, and then how fast it is."""
+    """Return how much of what was asked for a plan has, and then how fast it is."""
     chosen = found.chosen
     cache_bytes, is_mapped = chosen.parts["target"].kv_cache_bytes, chosen.choices.get("weights") == "mapped"
     speed = not is_mapped, STAGES.index(chosen.stage), chosen.settings.prefill_chunk

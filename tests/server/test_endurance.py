@@ -112,7 +112,7 @@ def test_two_thousand_requests_leave_nothing_behind(server: tuple[psutil.Process
 
 
 def files_of(process: psutil.Process) -> int:
-    """How many files there are in the home of the server."""
+    """Return how many files there are in the home of the server."""
     return sum(1 for path in Path(process.environ()["HOME"]).rglob("*") if path.is_file())
 
 

@@ -25,7 +25,7 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length
 
 
 def counted(served: Any, status: int) -> float:
-    """How many chat completions had this status."""
+    """Return how many chat completions had this status."""
     name = f'edge_spec_requests_total{{endpoint="/v1/chat/completions",status="{status}"}} '
     lines = httpx2.get(served.url + "/metrics").text.splitlines()
     return next((float(line.removeprefix(name)) for line in lines if line.startswith(name)), 0)
@@ -38,7 +38,7 @@ def logged(served: Any, beginning: str) -> str:
 
 
 def sent(served: Any, *parts: bytes) -> bytes:
-    """What a client gets that sends this, and then nothing more."""
+    """Return what a client gets that sends this, and then nothing more."""
     host, _, port = served.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         connection.sendall(b"".join(parts))

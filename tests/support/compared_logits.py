@@ -93,7 +93,7 @@ def on_llama(path: Path, text: list[int], *, flash: bool = False) -> Rows:
 
 
 def off_by(path: Path, text: list[int], ours: Rows, exact: Rows) -> list[float]:
-    """How far our rows, and those of llama.cpp with and without flash attention, are from exact ones.
+    """Return how far our rows, and those of llama.cpp with and without flash attention, are from exact ones.
 
     They are compared by medians: what is rounded to 8 bits lets a few rows of each choose another expert.
     """

@@ -19,7 +19,7 @@ ASKED = (
 
 
 def converse(model: TextModel, n: int, **values: Any) -> list[Any]:
-    """What is said in a conversation of ``n`` turns, and what is announced."""
+    """Return what is said in a conversation of ``n`` turns, and what is announced."""
     seen: list[Any] = []
     session = model.chat("You are a friend.", on_notice=seen.append, **{"seed": 4, "max_tokens": 40, **values})
     for turn in range(n):

@@ -107,7 +107,7 @@ class ExpertWorld:
         return onnxruntime.InferenceSession(graph.serialize(), options, providers=["CPUExecutionProvider"])
 
     def run(self, session: Any, x: Array, scores: Array) -> Array:
-        """What experts make of rows, ``[n, n_embd]``."""
+        """Return what experts make of rows, ``[n, n_embd]``."""
         result: Array = session.run(None, {"x": x[None], "scores": scores[None]})[0][0]
         return result
 

@@ -75,7 +75,7 @@ class FakeHub:
 
 
 def client(hub: FakeHub) -> Hub:
-    """What asks a hub, and does not wait before it asks again."""
+    """Return what asks a hub, and does not wait before it asks again."""
     return Hub(endpoint=hub.address, pause=lambda seconds: None)
 
 

@@ -47,7 +47,7 @@ def float_logits(path: Path, tokens: list[int]) -> Array:
 
 
 def rows_near_a_tie(path: Path, tokens: list[int], *, within: float) -> npt.NDArray[np.bool_]:
-    """Which rows choose between experts, in any layer, whose scores are so close that rounding decides, ``[n]``."""
+    """Return which rows choose between experts, in any layer, so close that rounding decides, ``[n]``."""
     file = _File(path)
     _logits(file, tokens)
     return np.min(file.margins, axis=0) < within
@@ -88,7 +88,7 @@ def _product(file: _File, x: Array, name: str) -> Array:
 
 
 def _mixed(file: _File, layer: int, x: Array) -> Array:
-    """What a layer takes from other tokens."""
+    """Return what a layer takes from other tokens."""
     blk = f"blk.{layer}."
     if file.tensor(f"{blk}shortconv.conv.weight") is not None:
         return short_convolution(file, blk, x)

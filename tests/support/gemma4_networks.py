@@ -44,7 +44,7 @@ def gemma4_logits(file: _File, tokens: list[int]) -> Array:
 
 
 def _per_layer(file: _File, tokens: list[int], x: Array) -> Array | None:
-    """What each layer takes in for each token, ``[n, n_layers, width]``."""
+    """Return what each layer takes in for each token, ``[n, n_layers, width]``."""
     width = file.fact("embedding_length_per_layer_input")
     if not width:
         return None

@@ -32,7 +32,7 @@ def _tokens_of(vocabulary: GuidedVocabulary) -> dict[bytes, int]:
 
 
 def takes(grammar: GuidedGrammar, text: str) -> bool:
-    """Whether a grammar allows a text, byte by byte, and the end after it."""
+    """Return whether a grammar allows a text, byte by byte, and the end after it."""
     vocabulary, state = grammar.vocabulary, grammar.start()
     tokens = _tokens_of(vocabulary)
     for byte in text.encode():

@@ -58,7 +58,7 @@ def home_of(name: str, path: Path) -> str:
 
 
 def imports_of(modules: Mapping[str, Path]) -> dict[str, set[str]]:
-    """What each module imports: other modules of these by full name, and whatever else it names."""
+    """Return what each module imports: other modules of these by full name, and whatever else it names."""
     found = {}
     for name, path in modules.items():
         code = path.read_text(encoding="utf-8")
@@ -71,7 +71,7 @@ def imports_of(modules: Mapping[str, Path]) -> dict[str, set[str]]:
 
 
 def _imported(node: ast.AST, home: str, known: Container[str]) -> Iterator[str]:
-    """What a statement in the package ``home`` imports."""
+    """Yield what a statement in the package ``home`` imports."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -81,12 +81,12 @@ def _imported(node: ast.AST, home: str, known: Container[str]) -> Iterator[str]:
 
 
 def graph_of(modules: Mapping[str, Path]) -> dict[str, set[str]]:
-    """Which of these modules each of them imports."""
+    """Return which of these modules each of them imports."""
     return {name: targets & set(modules) for name, targets in imports_of(modules).items()}
 
 
 def by_folder(graph: Graph) -> dict[str, set[str]]:
-    """Which folders of the package import which; a file beside them counts as one."""
+    """Return which folders of the package import which; a file beside them counts as one."""
     home = {name: (*name.split("."), "")[1] for name in graph}
     pairs = {(home[name], home[target]) for name, targets in graph.items() for target in targets}
     return {folder: {b for a, b in pairs if a == folder != b} for folder in home.values()}

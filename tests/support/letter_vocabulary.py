@@ -40,7 +40,7 @@ class LetterGrammar:
         return LetterState(self, 0)
 
     def takes(self, tokens: list[int]) -> bool:
-        """Whether a reply may be these tokens, or begin with them."""
+        """Return whether a reply may be these tokens, or begin with them."""
         state: LetterState | None = self.start()
         for token in tokens:
             if state is None or not state.allowed([token])[0]:

@@ -41,7 +41,7 @@ def _vocabulary() -> GuidedVocabulary:
 
 
 def takes(grammar: Lark, text: str) -> bool:
-    """Whether a reply may be this text and end there."""
+    """Return whether a reply may be this text and end there."""
     state: Any = GuidedGrammar(_vocabulary(), grammar).start()
     for token in [*Marked().tokens(text.encode()), Marked.eos]:
         if not state.allowed([token])[0]:

@@ -106,7 +106,7 @@ class PathsInCompany(ABC):
             self.steps[one].append(("rollback", path.n_past))
 
     def replayed(self, alone: Any, index: int) -> Any:
-        """What the last step of a path returns where it is the only text."""
+        """Return what the last step of a path returns where it is the only text."""
         alone.rollback(0)
         found = None
         for act, what in self.steps[index]:

@@ -84,7 +84,7 @@ def publish(
 
 
 def _inputs(style: str, kind: str, *, mask_dims: int, keep: bool, extra_input: str) -> list[_Port]:
-    """What a graph is given besides keys and values."""
+    """Return what a graph is given besides keys and values."""
     mask = ("attention_mask", _INT64, ["batch_size", "total_sequence_length"])
     if mask_dims == 4:
         mask = ("attention_mask", KINDS[kind], ["batch_size", 1, "sequence_length", "total_sequence_length"])

@@ -61,7 +61,7 @@ class Layer:
         self.constants = constants
 
     def run(self, rows: dict[str, Array], *, n_read: int = 0) -> Array:
-        """What new rows give; the first ``n_read`` are committed at once, and the others are pending."""
+        """Return what new rows give; the first ``n_read`` are committed at once, and the others are pending."""
         return run_together([(self, rows, n_read)])[0]
 
     def numbers(self, n_new: int, n_read: int) -> list[int]:
@@ -123,7 +123,7 @@ class RecurrentWorld:
         raise NotImplementedError
 
     def widths(self) -> dict[str, int]:
-        """How wide the rows of each input are, by name."""
+        """Return how wide the rows of each input are, by name."""
         raise NotImplementedError
 
     def constants(self) -> dict[str, Array]:
@@ -135,7 +135,7 @@ class RecurrentWorld:
         return {}
 
     def exact(self, rows: dict[str, Array]) -> Array:
-        """What the rows of a text give, in float64 and by the formulas."""
+        """Return what the rows of a text give, in float64 and by the formulas."""
         raise NotImplementedError
 
     def rows(self, n: int, seed: int = 0) -> dict[str, Array]:

@@ -21,7 +21,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def waiting(served: Any) -> tuple[int, int]:
-    """How many requests wait and are answered."""
+    """Return how many requests wait and are answered."""
     text = httpx2.get(served.url + "/metrics").text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     return int(float(values["edge_spec_requests_waiting"])), int(float(values["edge_spec_requests_writing"]))

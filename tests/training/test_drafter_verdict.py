@@ -18,7 +18,7 @@ from edge_spec.training.drafter.verdict import pays, verdict_of
 
 
 def measured(*intervals: Sequence[float]) -> dict[str, Any]:
-    """What might be measured, greedily and at temperature 0.8, with these intervals of the gain."""
+    """Return what might be measured, greedily and at temperature 0.8, with these intervals of the gain."""
     found = {}
     for kind, interval in zip(("greedy", "temperature 0.8"), intervals, strict=True):
         modes = ("off", "ngram", "sequence", "auto")

@@ -64,7 +64,7 @@ class Head(Trainable):
     def ahead(
         self, tokens: Tensor, hidden: Tensor, texts: Tensor, steps: int, wanted: Tensor | None = None
     ) -> list[Tensor]:
-        """What each token is followed by, as drafted from one to ``steps`` tokens behind what the target has read.
+        """Return what each token is followed by, drafted one to ``steps`` tokens behind what the target has read.
 
         Most of the work is done only where something is wanted: of other tokens, those of prompts, others just read
         keys and values.

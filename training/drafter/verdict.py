@@ -9,7 +9,7 @@ __all__ = ["pays", "verdict_of"]
 
 
 def pays(measured: Mapping[str, Any]) -> bool:
-    """Whether ``auto`` is significantly faster with it for one kind of text, and for none significantly slower."""
+    """Return whether ``auto`` is surely faster with it for one kind of text, and for none surely slower."""
     intervals = [found["gain"]["interval"] for found in measured.values()]
     return any(low > 1 for low, _ in intervals) and not any(high < 1 for _, high in intervals)
 
