@@ -38,6 +38,7 @@ _LARGEST = 1 << 24
 """Characters that one operation may make."""
 
 _LARGEST_INT = 1 << 128
+_WIDEST_INDENT = 64
 _BYTES_PER_ITEM = 64
 
 _REPEATING = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs", "to_bytes", "indent", "batch", "slice"))
@@ -269,5 +270,23 @@ def _refuse(message: str) -> Any:
     raise TemplateError(message)
 
 
-def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Return a value in JSON, by the arguments that Transformers gives this filter."""
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    if not indent:
+        return encoder.encode(value)
+    if (indent if isinstance(indent, int) else len(indent)) > _WIDEST_INDENT:
+        raise TemplateLimit("it indents too far")
+    parts, n_chars = [], 0
+    for part in encoder.iterencode(value):
+        parts.append(part)
+        n_chars += len(part)
+        if n_chars > _LARGEST:
+            raise TemplateLimit("it makes too long a text")
+    return "".join(parts)

@@ -32,6 +32,10 @@ HOSTILE = [
     "{{ strftime_now('%999999999d') }}",
     "{{ ('a' * 10000).replace('a', 'b' * 10000) }}",
     "{{ 'a\n'|indent(10**9) }}",
+    "{{ [1]|tojson(indent=10**9) }}",
+    "{{ [[1]]|tojson(indent='a' * 100000) }}",
+    "{% set ns = namespace(l=range(99999)|list) %}{% for i in range(99) %}{% set ns.l = [ns.l] %}{% endfor %}"
+    "{{ ns.l|tojson(indent=64) }}",
     "{{ [1]|batch(10**9, 'x')|list }}",
     "{{ [1]|slice(10**9)|list }}",
     "{{ range(10**9)|list }}",
@@ -83,6 +87,7 @@ USUAL = {
     "{{ 'On 2024-01-02: %s' % 'x' }} {{ 2**10 }} {{ 1700000000|tojson }}": "On 2024-01-02: x 1024 1700000000",
     "{{ messages|map(attribute='role')|join(', ') }}": "user, user, user",
     "{{ {'a': [1, 'é']}|tojson(indent=1) }}": '{\n "a": [\n  1,\n  "é"\n ]\n}',
+    "{{ {'b': [1, 'é'], 'a': 2}|tojson(true, separators=(',', ':'), sort_keys=true) }}": '{"a":2,"b":[1,"\\u00e9"]}',
     "{% set ns = namespace(n=0) %}{% for m in messages if m.role == 'user' %}{% set ns.n = ns.n + 1 %}{% endfor %}"
     "{{ ns.n }}": "3",
     "{% macro f(a, b='x') %}<{{ a }}{{ b }}>{% endmacro %}{{ f(1) }}{{ f(2, b='y') }}": "<1x><2y>",
