@@ -221,5 +221,5 @@ def _own_fields(work: Work, prepared: Prepared) -> dict[str, Any]:
         "seed": work.answers[0].settings.seed,
         "timings": [each.timings() for each in done],
         "speed_up": prepared.model.speed_up(done[0]) if len(done) == 1 else None,
-        "notices": work.replies.notices if work.replies is not None else [],
+        "notices": [*prepared.job.notices, *(work.replies.notices if work.replies is not None else ())],
     }

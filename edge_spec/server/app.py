@@ -107,7 +107,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
             with service.queue.join() as ticket:
                 prepared = await unless_gone(request.receive, service.prepare(kind, raw, lent))
                 work = service.begin(ticket, prepared)
-    record.summary = lambda: _summary(work)
+    record.summary = lambda: _summary(work, len(prepared.job.notices))
     if prepared.is_stream:
         record.is_stream = True
         return EventStream(chunks(work, prepared), service.settings, deadline, record, work.given_up, work.close)
@@ -124,13 +124,14 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
     return JsonPieces(pieces, deadline + service.settings.last_words_s, work.close)
 
 
-def _summary(work: Work) -> str:
-    """Return what has been read and written, for the log."""
+def _summary(work: Work, n_notices: int) -> str:
+    """Return what has been read and written, and how many schemas are not kept, for the log."""
     done = [answer.statistics for answer in work.answers]
     n_read, n_written, n_drafted, n_accepted = (
         sum(getattr(each, name) for each in done) for name in ("prompt_tokens", "tokens", "drafted", "accepted")
     )
-    return f", {n_read} tokens read, {n_written} written, {n_accepted} of {n_drafted} drafted ones accepted"
+    noticed = f", schemas of tools not kept: {n_notices}" if n_notices else ""
+    return f", {n_read} tokens read, {n_written} written, {n_accepted} of {n_drafted} drafted ones accepted{noticed}"
 
 
 async def _models(request: Request) -> Response:

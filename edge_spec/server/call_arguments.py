@@ -232,7 +232,7 @@ class _Bare(_Spelled):
             return rules.named(f'"[" {item} {more} "]"' if least else f'"[" ({item} {more})? "]"')
         if kind in ("integer", "number", "boolean", "null"):
             return rules.named(json_expression(schema))
-        raise refused("it allows what this form of calls cannot be held to")
+        raise refused("what it allows")
 
     def _text(self, schema: Schema, rules: Rules) -> str:
         """Return a terminal of strings without quotes in them."""
@@ -244,7 +244,7 @@ class _Bare(_Spelled):
         """Return the name of the rule of what a reference means, made once; it may refer to itself."""
         name, target = str(schema["$ref"]), referred(schema)
         if target is None:
-            raise refused(f"the reference {name} is not kept in this form of calls")
+            raise refused(f"the reference {name}")
         if name not in rules.referred:
             rules.referred[name] = f"{rules.prefix}d{len(rules.referred)}"
             expression = self._kept(target, rules)
@@ -334,9 +334,9 @@ class _Tagged(Arguments):
                 others.append(json_expression(part))
                 starts.add(_STARTS[kind])
             else:
-                raise refused("it allows what this form of calls cannot be held to")
+                raise refused("what it allows")
         if not texts and not others:
-            raise refused("none of its values can be written in this form of calls")
+            raise refused("values that cannot be written in it")
         ways = [f"({' | '.join(others)}) {literal(self._end)}"] if others else []
         if "/(?s:.*)/" in texts and not starts:
             ways = [rules.until(self._end)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
 from edge_spec.sampling.lark import Lark, literal
-from edge_spec.server.call_schemas import Rules, pattern_of
+from edge_spec.server.call_schemas import Rules, pattern_of, refused
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import FunctionFields
@@ -27,6 +27,7 @@ def calls_grammar(
     several: bool,
     may_think: bool,
     marks: ThoughtMarks = THOUGHTS[0],
+    on_notice: Callable[[str], object] = str,
 ) -> Lark:
     """Return a grammar of answers: free text that may end in calls, or calls alone. Arguments are valid by their
     schemas.
@@ -38,11 +39,12 @@ def calls_grammar(
         several: there may be more than one.
         may_think: a thought may come before them. A call that is mentioned in a thought is not made.
         marks: those of a thought.
+        on_notice: called with a sentence for each schema, of a function that is not strict, that is not kept whole.
 
     Raises:
         ApiError: the schema of a strict function cannot be kept.
     """
-    rules = "".join(_function(function, syntax, number) for number, function in enumerate(functions))
+    rules = "".join(_function(function, syntax, number, on_notice) for number, function in enumerate(functions))
     ways = " | ".join(f"f{number}" for number in range(len(functions)))
     joined = f" ({literal(syntax.joined)} ({ways}))*" if several and syntax.joined else ""
     rules += f"call: ({ways}){joined} {_literal(syntax.closing)}\n"
@@ -112,7 +114,7 @@ def _literal(text: str) -> str:
     return literal(text) if text else ""
 
 
-def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
+def _function(function: FunctionFields, syntax: CallSyntax, number: int, on_notice: Callable[[str], object]) -> str:
     """Return the rules of a call's name and arguments.
 
     What a grammar cannot keep of a schema is left to the tool, unless it is strict.
@@ -121,13 +123,20 @@ def _function(function: FunctionFields, syntax: CallSyntax, number: int) -> str:
     from edge_spec.sampling.guidance import check_grammar
 
     rules = Rules(f"f{number}", strict=bool(function.strict))
+
+    def said(error: SettingsError) -> str:
+        return error.spelled(lambda _: f"the schema of {function.name}")
+
     try:
         arguments = syntax.arguments.grammar(schema_of(function), rules)
         check_grammar(Lark(arguments, rules.text, argument="json_schema"))
+        for each in rules.left_out.values():
+            on_notice(f"{said(each)}; as it is not strict, some arguments may be anything")
     except (SettingsError, RecursionError) as error:
+        failure = error if isinstance(error, SettingsError) else refused("parts that are nested so deep")
         if function.strict:
-            param = f"tools[{number}].function.parameters"
-            raise ApiError(400, f"{param}: {error}", code="invalid_schema", param=param) from None
+            raise ApiError(400, said(failure), code="invalid_schema", param="tools") from None
+        on_notice(f"{said(failure)}; as it is not strict, its arguments may be anything")
         rules = Rules(f"f{number}")
         arguments = syntax.arguments.grammar(_ANY_OBJECT, rules)
     return f"f{number}: {literal(function.name)} {syntax.between} {arguments}\n{rules.text}"

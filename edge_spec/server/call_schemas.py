@@ -56,12 +56,14 @@ class Rules:
         prefix: the same.
         text: all of them.
         referred: the name of the rule of each reference.
+        left_out: why what was left out cannot be kept, each reason once.
     """
 
     def __init__(self, prefix: str, *, strict: bool = True) -> None:
         self.text = ""
         self.prefix = prefix
         self.referred: dict[str, str] = {}
+        self.left_out: dict[str, SettingsError] = {}
         self._strict = strict
         self._names: dict[str, str] = {}
 
@@ -86,12 +88,12 @@ class Rules:
         """
         more = schema.keys() - ANNOTATIONS - _TEXT_KEYWORDS
         if more:
-            raise refused(f"{min(more)} of a string is not kept in this form of calls")
+            raise refused(f"{min(more)} of a string")
         json_expression(schema)
         parts = [_found_in(schema["pattern"])] if "pattern" in schema else []
         if "format" in schema:
             if schema["format"] not in FORMATS:
-                raise refused(f"the format {schema['format']} is not kept in this form of calls")
+                raise refused(f"the format {schema['format']}")
             parts.append(_found_in(FORMATS[schema["format"]]))
         if "minLength" in schema or "maxLength" in schema:
             parts.append(f"(?s:.){{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}")
@@ -101,9 +103,10 @@ class Rules:
         """Return the expression of a value, or of what stands for it where that cannot be kept."""
         try:
             return write(schema)
-        except SettingsError:
+        except SettingsError as error:
             if self._strict:
                 raise
+            self.left_out.setdefault(str(error), error)
             return write(instead)
 
     def members(self, parts: Sequence[tuple[str, bool]], comma: str) -> str:
@@ -131,7 +134,7 @@ def _found_in(pattern: str) -> str:
 
 
 def refused(what: str) -> SettingsError:
-    return SettingsError(what, argument="json_schema", hint="simplify it")
+    return SettingsError(f"cannot be kept in this form of calls: {what}", argument="json_schema", hint="simplify it")
 
 
 def properties(schema: Schema) -> list[tuple[str, Schema, bool]] | None:
@@ -142,15 +145,15 @@ def properties(schema: Schema) -> list[tuple[str, Schema, bool]] | None:
     """
     more = schema.keys() - ANNOTATIONS - {"type", "properties", "required", "additionalProperties"}
     if more:
-        raise refused(f"{min(more)} of arguments is not kept in this form of calls")
+        raise refused(f"{min(more)} of arguments")
     named, needed, others = schema.get("properties"), schema.get("required", []), schema.get("additionalProperties")
     is_sound = isinstance(named or {}, Mapping) and isinstance(needed, list)
     if not is_sound or not all(isinstance(name, str) and name in (named or {}) for name in needed):
-        raise refused("properties or required are not those of a schema")
+        raise refused("properties or required that are not those of a schema")
     if not named and others is not False:
         return None
     if named and others:
-        raise refused("additionalProperties beside properties are not kept in this form of calls")
+        raise refused("additionalProperties beside properties")
     return [(name, with_definitions(each, schema), name in needed) for name, each in (named or {}).items()]
 
 
@@ -198,19 +201,19 @@ def alternatives(schema: Schema) -> list[Schema]:
         if given == {"$ref"}:
             target = referred(each)
             if target is None:
-                raise refused(f"the reference {each['$ref']} is not kept in this form of calls")
+                raise refused(f"the reference {each['$ref']}")
             waiting += [target] if str(each["$ref"]) not in seen else []
             seen.add(str(each["$ref"]))
         elif isinstance(several, list) and several and (len(several) == 1 or given != {"allOf"}):
             waiting += [with_definitions(part, each) for part in reversed(several)]
         elif given & {"$ref", "anyOf", "oneOf", "allOf"}:
-            raise refused(f"{min(given)} beside others is not kept in this form of calls")
+            raise refused(f"{min(given)} beside others")
         elif isinstance(kinds, list) and kinds:
             waiting += [{**each, "type": kind} for kind in reversed(kinds)]
         elif isinstance(kinds, str | None):
             found.append(each)
         else:
-            raise refused("a type is not one of a schema")
+            raise refused("a type that is not one of a schema")
     return found
 
 

@@ -81,7 +81,7 @@ LLAMA = CallSyntax(
 """Llama 3.1 to 3.3."""
 
 FORMS = (
-    CallSyntax(  # gpt-oss
+    CallSyntax(  # gpt-oss; the token that ends a call, ``<|call|>``, ends the answer, so there is one in each
         shown_by=(r"<\|channel\|>", r"to=", r"functions\."),
         mark=" to=functions.",
         opening=" to=functions.",

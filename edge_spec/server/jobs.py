@@ -60,6 +60,7 @@ class Job:
         syntax: how the model writes calls; None if it may make none.
         schemas: those of the arguments of calls, by function.
         token_events: whether the response tells who had guessed each token.
+        notices: sentences about the request that its sender should see.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -69,6 +70,7 @@ class Job:
     syntax: CallSyntax | None = None
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     token_events: bool = False
+    notices: Sequence[str] = ()
 
     @property
     def tells_tokens(self) -> bool:
@@ -130,6 +132,7 @@ class JobMaker:
         marks = marks_of(self._model.prompts.chat_template or "")
         is_open = marks.opening in self._model.prompts.opening(tokens)
         grammar = _wanted_grammar(asked, functions)
+        notices: list[str] = []
         if functions:
             is_required = asked.tool_choice != "auto"
             # Where the answer is free it may begin with a thought, whatever the template knows.
@@ -142,6 +145,7 @@ class JobMaker:
                 several=asked.parallel_tool_calls,
                 may_think=may_think,
                 marks=marks,
+                on_notice=notices.append,
             )
         elif grammar is not None and marks.answer and not is_open:
             grammar = in_answer(grammar, marks)
@@ -150,7 +154,7 @@ class JobMaker:
         logprobs = asked.top_logprobs if asked.logprobs else None
         job = self._job(asked, body, (tokens,), grammar=grammar, logprobs=logprobs)
         schemas = {function.name: schema_of(function) for function in functions}
-        return replace(job, syntax=syntax if functions else None, schemas=schemas)
+        return replace(job, syntax=syntax if functions else None, schemas=schemas, notices=notices)
 
     def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
         """Token ids of a prompt that has room in the context."""

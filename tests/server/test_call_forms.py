@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from math import inf
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marked_vocabulary import takes
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
 
+from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.text_stream import TextStream
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
+from edge_spec.server.answering import Prepared, chunks, whole
 from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.call_arguments import BARE, JSON, PYTHON, TAGGED
 from edge_spec.server.call_grammar import calls_grammar, schema_of
 from edge_spec.server.call_syntax import FORMS, CallSyntax
 from edge_spec.server.errors import ApiError
-from edge_spec.server.fields import FunctionFields
+from edge_spec.server.fields import ChatFields, FunctionFields, MessageFields
+from edge_spec.server.jobs import Job
+from edge_spec.server.request_log import Record
+from edge_spec.server.settings import ServerSettings
+from edge_spec.server.streaming import EventStream
+from edge_spec.speculation.statistics import Statistics
 
 NAMES = ("gpt-oss", "Gemma 4", "Qwen 3.5", "Hermes", "LFM2", "Ministral 3", "Llama")
 ROOM = {
@@ -81,7 +94,7 @@ def marks_for(form: CallSyntax) -> ThoughtMarks:
 
 
 def answered(form: CallSyntax) -> tuple[str, str]:
-    """What the prompt has written of an answer, and one with a thought, a text and calls."""
+    """Return what the prompt has written of an answer, and one with a thought, a text and calls."""
     marks, calls = marks_for(form), (("find_room", VALUES), ("find", {}))
     thought = f"{marks.opening}Hm, <tool_call> or to=functions.{marks.closing}{marks.between}"
     if form.forced:
@@ -147,6 +160,87 @@ def test_of_a_text_that_is_cut_nothing_is_told_that_the_whole_one_does_not_say(f
             assert call["name"] == all_of_it["name"]
             assert all_of_it["arguments"].startswith(call["arguments"]), text[:place]
         assert len(calls) <= len(whole["tool_calls"])
+
+
+class Written(AsyncIterator[tuple[int, list[TokenEvent]]]):
+    """Work that has been done: an answer of such pieces, and how it has ended."""
+
+    def __init__(self, pieces: list[bytes], finish_reason: str) -> None:
+        stream = TextStream()
+        texts = [*map(stream.push, pieces), stream.finish()]
+        events = [TokenEvent(id=None, text=text, top={}, drafted_by=None, round=1) for text in texts]
+        self._batches = iter([*([event] for event in events), []])
+        self.kept, self.replies = SimpleNamespace(grow=lambda n_bytes: None), None
+        statistics = Statistics()
+        settings = SimpleNamespace(seed=0)
+        self.answers = [
+            SimpleNamespace(
+                error=None, finish_reason=finish_reason, statistics=statistics, n_reused=0, settings=settings
+            )
+        ]
+
+    async def __anext__(self) -> tuple[int, list[TokenEvent]]:
+        try:
+            return 0, next(self._batches)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+def responded(form: CallSyntax, opening: str, pieces: list[bytes], finish_reason: str, *, stream: bool) -> Any:
+    """Return the choice of a response to a client, ids left out; that of a stream as the official client adds it up."""
+    prompts = SimpleNamespace(opening=lambda prompt: opening, spelling=lambda token: b"", ends=lambda token: False)
+    model: Any = SimpleNamespace(prompts=prompts, profile=SimpleNamespace(name="it"), speed_up=lambda done: None)
+    job = Job(prompts=((1,),), n=1, asked={}, syntax=form, schemas=SCHEMAS)
+    asked = ChatFields(messages=[MessageFields(role="user", content="Which?")], stream=stream)
+    prepared, work = Prepared(asked, job, model, "it"), cast(Any, Written(pieces, finish_reason))
+
+    async def body() -> bytes:
+        if not stream:
+            return b"".join(await whole(work, prepared))
+        settings, sent = ServerSettings(), list[bytes]()
+        events = EventStream(chunks(work, prepared), settings, inf, Record(), asyncio.Event(), lambda: None)
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("body", b""))
+
+        await events({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+        return b"".join(sent)
+
+    text = asyncio.run(body()).decode()
+    if not stream:
+        (choice,) = json.loads(text)["choices"]
+    else:
+        *lines, done, after = text.split("\n\n")
+        assert (done, after) == ("data: [DONE]", "")
+        state = ChatCompletionStreamState()
+        for line in lines:
+            state.handle_chunk(ChatCompletionChunk.model_validate_json(line.removeprefix("data: ")))
+        choice = state.current_completion_snapshot.model_dump(mode="json")["choices"][0]
+    message = choice["message"]
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return {
+        "content": message["content"] or "",
+        "thought": message.get("reasoning_content") or "",
+        "calls": [(function["name"], function["arguments"]) for function in functions],
+        "finish_reason": choice["finish_reason"],
+    }
+
+
+def test_a_stream_of_the_server_adds_up_to_the_response_that_is_not_streamed(form: CallSyntax) -> None:
+    opening, text = answered(form)
+    raw = text.encode()
+    told = expected(form)
+    calls = [(call["name"], call["arguments"]) for call in told["tool_calls"]]
+    all_of_it = {"content": told["content"] or "", "thought": told["reasoning_content"], "calls": calls}
+    bytewise = [raw[n : n + 1] for n in range(len(raw))]
+    cases = [(bytewise, "eos"), (bytewise, "length")]
+    cases += [([raw[:place], raw[place:]], "eos") for place in range(len(raw))]
+    cases += [([raw[: place // 2], raw[place // 2 : place]], "length") for place in range(len(raw))]
+    for pieces, reason in cases:
+        streamed, at_once = (responded(form, opening, pieces, reason, stream=each) for each in (True, False))
+        assert streamed == at_once, pieces
+        if reason == "eos":
+            assert at_once == {**all_of_it, "finish_reason": "tool_calls"}, pieces
 
 
 def test_each_piece_of_arguments_comes_as_soon_as_it_is_sure(form: CallSyntax) -> None:
@@ -351,7 +445,11 @@ def test_what_a_form_cannot_keep_is_left_to_the_tool_unless_it_is_strict(form: C
     schema = {"type": "object", "properties": {"x": MORE[case], "y": {"enum": ["a"]}}, "required": ["y"]}
     loose, strict = (FunctionFields(name="f", parameters=schema, strict=value) for value in (False, True))
     may: Any = {"required": True, "several": False, "may_think": False}
-    free = calls_grammar([loose], form, **may)
+    notices: list[str] = []
+    free = calls_grammar([loose], form, **may, on_notice=notices.append)
+    assert [each.rpartition(";")[2] for each in notices] == (
+        [] if case in KEPT_BY[form.arguments] else [" as it is not strict, some arguments may be anything"]
+    )
     # The others are held all the same.
     assert takes(free, called(form, ("f", {"y": "a"}))) and not takes(free, called(form, ("f", {"y": "b"})))
     wrong = called(form, ("f", {"x": [2, 1], "y": "a"}))
@@ -359,7 +457,7 @@ def test_what_a_form_cannot_keep_is_left_to_the_tool_unless_it_is_strict(form: C
     if case in KEPT_BY[form.arguments]:
         assert not takes(calls_grammar([strict], form, **may), wrong)
     else:
-        with pytest.raises(ApiError, match=r"tools\[0\]\.function\.parameters: .*form of calls"):
+        with pytest.raises(ApiError, match="the schema of f cannot be kept in this form of calls: "):
             calls_grammar([strict], form, **may)
 
 
@@ -424,11 +522,15 @@ BAD: dict[str, dict[str, Any]] = {
 def test_a_schema_that_is_none_is_left_to_the_tool_or_refused(form: CallSyntax, name: str) -> None:
     may: Any = {"required": True, "several": False, "may_think": False}
     loose, strict = (FunctionFields(name="f", parameters=BAD[name], strict=value) for value in (False, True))
-    assert takes(calls_grammar([loose], form, **may), called(form, ("f", {}))) or name == "references that branch"
+    notices: list[str] = []
+    grammar = calls_grammar([loose], form, **may, on_notice=notices.append)
+    assert takes(grammar, called(form, ("f", {}))) or name == "references that branch"
     try:
         calls_grammar([strict], form, **may)
+        assert not notices
     except ApiError as error:
-        assert error.status == 400
+        # Whoever does not want it strict is told, too.
+        assert error.status == 400 and notices
     read(form, [called(form, ("f", {"a": 1}))], opening=marks_for(form).between, schemas={"f": schema_of(loose)})
 
 

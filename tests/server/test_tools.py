@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import jsonschema
+import openai
 import pytest
+from server_world import wait_until
 
 from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.call_grammar import after_thought, calls_grammar
@@ -104,6 +106,26 @@ def test_free_text_stays_free(served: Any) -> None:
         assert bool(free.tool_calls) == bool(called)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_is_not_kept_is_told(served: Any, stream: bool) -> None:
+    broken = {"type": "object", "properties": {"city": {"type": "string", "pattern": "("}}}
+    tools = [*TOOLS, {"type": "function", "function": {"name": "find", "parameters": broken}}]
+    wanted = {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "find"}}, "max_tokens": 60}
+    if stream:
+        chunks = served.chat("Weather?", **wanted, stream=True, stream_options={"include_usage": True})
+        answer = [*chunks][-1]
+    else:
+        answer = served.chat("Weather?", **wanted)
+    (notice,) = answer.edge_spec["notices"]
+    assert notice.startswith("the schema of find cannot be kept: ")
+    assert notice.endswith("(: unclosed group; simplify it; as it is not strict, its arguments may be anything")
+    wait_until(lambda: "schemas of tools not kept: 1" in served.log[-1])
+    tools[-1] = {"type": "function", "function": {"name": "find", "parameters": broken, "strict": True}}
+    with pytest.raises(openai.BadRequestError, match=r"the schema of find cannot be kept: .*unclosed group"):
+        served.chat("Weather?", **wanted)
+    assert ask(served).edge_spec["notices"] == []
+
+
 PLAIN = ["", " ", "a < b", "x {y} <tool", "<think>one</think>two", "two  \n\n", "\n\nx {", "<think>a {", "<thin {"]
 MENTIONED = "<think>I could write <tool_call> or {</think>No. "
 
@@ -126,7 +148,7 @@ def test_text_without_calls_is_allowed_and_comes_through(served: Any, syntax: Ca
 
 
 def takes(served: Any, grammar: str, text: str) -> bool:
-    """Whether a grammar takes a whole text, by the model's own tokens of one byte."""
+    """Return whether a grammar takes a whole text, by the model's own tokens of one byte."""
     state = served.model.grammar_of(grammar, None).start()
     for token in served.model.tokenize(text, add_special=False):
         if not state.allowed([token])[0]:
