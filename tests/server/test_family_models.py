@@ -17,7 +17,9 @@ import edge_spec
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.generation.thoughts import HARMONY, THOUGHTS, ThoughtMarks, is_in_channels, marks_of
 from edge_spec.model import TextModel
-from edge_spec.server.chat_prompts import chat_prompt
+from edge_spec.server.call_grammar import calls_grammar
+from edge_spec.server.chat_prompts import chat_prompt, declared
+from edge_spec.server.fields import FunctionFields
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
 from edge_spec.tokens.shown import SHOWN
@@ -115,6 +117,25 @@ def test_a_reply_ends_at_the_tokens_that_end_a_turn_in_the_family_and_at_no_othe
         reply = model.generate([QUESTION], logit_bias={token: 100}, max_tokens=2)
         shown = 2 * name if name in read else ""
         assert (reply.read(), reply.finish_reason) == (shown, "eos" if name in ends else "length"), name
+
+
+@pytest.mark.parametrize("family", ["gpt-oss"], indirect=True, scope="module")
+def test_gpt_oss_makes_one_call_since_the_token_behind_it_ends_the_answer(model: TextModel) -> None:
+    prompts, arguments = model.prompts, {"city": "Rome", "days": 3}
+    made = [{"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}]
+    functions = [FunctionFields.model_validate(tool["function"]) for tool in TOOLS]
+    called = [QUESTION, {"role": "assistant", "content": "", "tool_calls": made}]
+    text, syntax = chat_prompt(prompts, called, [*map(declared, functions)], {})
+    header, spelled = " to=functions.get_weather<|channel|>commentary json<|message|>", json.dumps(arguments)
+    end = prompts.tokenize_rendered(text.partition(header + spelled)[2])[0]
+    (next_message,) = prompts.tokenize("<|end|>", add_special=False)
+    assert prompts.spelling(end) == b"<|call|>" and prompts.ends(end)
+    state: Any = model.grammar_of(calls_grammar(functions, syntax, required=True, several=True, may_think=False), None)
+    state = state.start()
+    for token in prompts.tokenize(header + spelled, add_special=False):
+        assert state.allowed([token])[0]
+        state = state.after(token)
+    assert [*state.allowed([end, next_message])] == [True, False]
 
 
 def test_special_tokens_that_somebody_names_are_text_and_those_of_calls_are_tokens(
