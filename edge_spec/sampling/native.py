@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import math
+import struct
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edge_spec.sampling.adjustments import Changes
 from edge_spec.sampling.candidates import Row
@@ -22,7 +25,10 @@ from edge_spec.sampling.filters import EARLY, FEW, LATE
 from edge_spec.sampling.settings import SamplerSettings
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["NativeDraw", "native_draw"]
+__all__ = ["LEFT", "NativeDraw", "Rows", "native_draw", "native_guesses"]
+
+Rows = npt.NDArray[np.float32]
+"""Rows of logits, ``[n, n_vocab]``."""
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -42,59 +48,86 @@ class _Changes(ctypes.Structure):
     _fields_ = (("n", ctypes.c_int64), ("columns", ctypes.c_int32 * FEW), ("amounts", ctypes.c_float * FEW))
 
 
+_INT = ctypes.c_int32
+
+_ROW = struct.Struct("PqQqPPP0q")
+"""``struct asked``: packing it takes a tenth of what a Structure takes."""
+
+
+LEFT = bytes(_ROW.size)
+"""Leaves a row to Python: C finds no columns."""
+
+
 class NativeDraw:
-    """``src/draw.c`` with fixed settings. Not for several threads at once: its results are in its own buffers."""
+    """``src/draw.c`` with fixed settings."""
 
     def __init__(self, library: Any, settings: SamplerSettings, kept: KeptTokens | None) -> None:
         deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
-        self._pick, self._guess = library.edge_pick_2, library.edge_guess_1
+        self._library = library
         self._settings = _DrawSettings(settings.top_k, settings.top_p, settings.temperature, deepest)
-        self._own_changes = _Changes()
-        self._own_changes_by = ctypes.byref(self._own_changes)
-        # Those that are in there: most often they are the same again.
+        # Those that were asked for last: most often they are the same again.
         self._changes: Changes | None = None
-        self._ids = (ctypes.c_int32 * FEW)()
-        self._chances = (ctypes.c_double * FEW)()
+        self._own_changes = _Changes()
         # C reads these as long as this object lives.
         self._tokens = None if kept is None else np.ascontiguousarray(kept.ids, np.int64)
         self._n_columns = None if kept is None else len(kept)
-        self._rest = (None if self._tokens is None else self._tokens.ctypes.data, ctypes.byref(self._settings))
+        self._rest = (0 if self._tokens is None else self._tokens.ctypes.data, ctypes.addressof(self._settings))
 
-    def guess(self, row: Row, key: int, n: int, changes: Changes | None = None) -> list[tuple[int, float]]:
-        """Return what ``Sampler.guess`` returns, nothing where it is left to Python.
+    def asked(
+        self, rows: Rows, stream: int, index: int, held: list[object], changes: Changes | None = None
+    ) -> list[bytes]:
+        """Return what C is told of rows, ``[n, n_vocab]``: ``struct asked`` of each, ``LEFT`` where Python draws.
 
         Args:
-            changes: what is added to logits of the row before.
+            stream, index: of the noise, and the place of the token in the reply.
+            held: gets what C reads besides; to be kept as long as it does.
+            changes: what is added to logits of each row before.
         """
-        if not self._reads(row, changes):
-            return []
-        by = None if changes is None else self._own_changes_by
-        ids, chances = self._ids, self._chances
-        address = row.__array_interface__["data"][0]
-        found = self._guess(address, row.shape[0], key, by, *self._rest, min(n, FEW), ids, chances)
-        return [(ids[0], chances[0])] if found == 1 else list(zip(ids[:found], chances[:found], strict=True))
+        n, n_columns = rows.shape
+        contiguous = rows.dtype == _FLOAT32 and rows.strides[1] == _FLOAT32.itemsize
+        if not contiguous or self._n_columns not in (None, n_columns):
+            return [LEFT] * n
+        if changes is None:
+            by = 0
+        elif len(changes[0]) > FEW:
+            return [LEFT] * n
+        else:
+            own = self._written(changes)
+            held += (rows, own)
+            by = ctypes.addressof(own)
+        address, step, rest = rows.__array_interface__["data"][0], rows.strides[0], self._rest
+        return [_ROW.pack(address + row * step, n_columns, stream, index, by, *rest) for row in range(n)]
 
-    def pick(self, row: Row, key: int, changes: Changes | None = None) -> int:
-        """Return what a row is drawn to; -1 where it is left to Python. See ``guess``."""
-        if not self._reads(row, changes):
-            return -1
-        by = None if changes is None else self._own_changes_by
-        token: int = self._pick(row.__array_interface__["data"][0], row.shape[0], key, by, *self._rest)
-        return token
-
-    def _reads(self, row: Row, changes: Changes | None) -> bool:
-        """Return whether C can look at a row, and have it find the changes."""
-        if not row.flags.c_contiguous or row.dtype != _FLOAT32 or self._n_columns not in (None, row.shape[0]):
-            return False
-        if changes is not None and changes is not self._changes:
+    def _written(self, changes: Changes) -> _Changes:
+        if changes is not self._changes:
             columns, amounts = changes
             n = len(columns)
-            if n > FEW:
-                return False
-            own = self._own_changes
-            own.n, own.columns[:n], own.amounts[:n] = n, columns, amounts
+            # Not in place: rows that were asked about before may have to be read with theirs.
+            self._own_changes = own = _Changes(n)
+            own.columns[:n], own.amounts[:n] = columns, amounts
             self._changes = changes
-        return True
+        return self._own_changes
+
+    def pick(self, row: Row, stream: int, index: int, changes: Changes | None = None) -> int:
+        """Return what a row, ``[n_vocab]``, is drawn to; -1 where it is left to Python. See ``asked``."""
+        (asked,) = self.asked(row[None], stream, index, [], changes)
+        token: int = self._library.edge_pick_3(asked)
+        return token
+
+
+def native_guesses(rows: Sequence[bytes], n: int) -> list[list[tuple[int, float]]]:
+    """Return what ``Sampler.guess`` returns for rows of any draws, nothing where it is left to Python.
+
+    Args:
+        rows: what ``NativeDraw.asked`` has returned.
+    """
+    library, n_rows, most = _library(), len(rows), min(n, FEW)
+    if library is None:
+        return [[] for _ in rows]
+    counts, ids, chances = (_INT * n_rows)(), (_INT * (n_rows * most))(), (ctypes.c_double * (n_rows * most))()
+    library.edge_guess_2(n_rows, b"".join(rows), most, counts, ids, chances)
+    found = list(zip(ids[:], chances[:], strict=True))
+    return [found[first : first + count] for first, count in zip(range(0, n_rows * most, most), counts[:], strict=True)]
 
 
 def native_draw(settings: SamplerSettings, kept: KeptTokens | None = None) -> NativeDraw | None:
@@ -112,12 +145,12 @@ def native_draw(settings: SamplerSettings, kept: KeptTokens | None = None) -> Na
 
 @cache
 def _library() -> Any:
-    pointer, n, key, result = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int32
+    pointer = ctypes.c_void_p
     try:
         library = ctypes.CDLL(str(_FILE))
-        library.edge_pick_2.argtypes = [pointer, n, key, pointer, pointer, pointer]
-        library.edge_guess_1.argtypes = [*library.edge_pick_2.argtypes, result, pointer, pointer]
-        library.edge_pick_2.restype = library.edge_guess_1.restype = result
+        library.edge_pick_3.argtypes, library.edge_pick_3.restype = [pointer], _INT
+        library.edge_guess_2.argtypes = [ctypes.c_int64, pointer, _INT, pointer, pointer, pointer]
+        library.edge_guess_2.restype = None
     except (OSError, AttributeError):
         return None
     return library

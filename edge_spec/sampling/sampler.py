@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from math import exp
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,15 @@ from edge_spec.sampling.adjustments import Breakers, Changes, adjusted, adjusts,
 from edge_spec.sampling.candidates import Candidates, Ids, Row, allowed_row, candidates_of, mirostat, next_mu, peak
 from edge_spec.sampling.filters import FEW, Logits
 from edge_spec.sampling.grammar import Grammar, KeptNode, Node, Progress
-from edge_spec.sampling.native import native_draw
+from edge_spec.sampling.native import LEFT, Rows, native_draw, native_guesses
 from edge_spec.sampling.noise import coin, gumbel, gumbel_array, position_key, stream_of
 from edge_spec.sampling.settings import SamplerSettings
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["Sampler"]
+__all__ = ["Asked", "Guesses", "Sampler", "guess_all"]
+
+Guesses = list[tuple[int, float]]
+"""Tokens and the chance of each."""
 
 Scored = tuple[list[int], list[float]]
 """Token ids and their noisy scores."""
@@ -112,7 +115,7 @@ class Sampler:
         """
         if self._picker is not None:
             changed, by = self._changed(row, text)
-            token = self._picker.pick(changed, self._key(text), by)
+            token = self._picker.pick(changed, self.stream, self._index(len(text)), by)
             if token >= 0:
                 return token
         token = self._picked(row, text)
@@ -134,7 +137,7 @@ class Sampler:
         node.below(token).mu = next_mu(node.mu, x, int(ids.searchsorted(token)), self.settings)
         return token
 
-    def guess(self, row: Row, text: Sequence[int], n: int) -> list[tuple[int, float]]:
+    def guess(self, row: Row, text: Sequence[int], n: int) -> Guesses:
         """At most ``n`` likeliest outcomes of another model's ``pick``, judging by this row; best first.
 
         Returns pairs of token and estimated chance that it is the one; the first is ``pick`` of this row. The
@@ -142,11 +145,21 @@ class Sampler:
         whose noisy scores differ from these by Gumbel errors of scale 1 picks a candidate with just this
         soft-max probability. Nothing follows where the grammar allows nothing.
         """
-        if self._native is not None:
-            changed, by = self._changed(row, text)
-            found = self._native.guess(changed, self._key(text), n, by)
-            if found:
-                return found
+        return guess_all([Asked(self, row[None], len(text), lambda number: text)], n)[0][0]
+
+    def _told(self, asked: Asked, held: list[object]) -> list[bytes]:
+        """Return what C is told of rows, see ``NativeDraw.asked``."""
+        native, index = self._native, self._index(asked.length)
+        if native is None:
+            return [LEFT] * len(asked.rows)
+        if not self._adjusts:
+            return native.asked(asked.rows, self.stream, index, held)
+        changed = [self._changed(row, asked.text_of(number)) for number, row in enumerate(asked.rows)]
+        held += changed
+        return [each for row, by in changed for each in native.asked(row[None], self.stream, index, held, by)]
+
+    def _guess(self, row: Row, text: Sequence[int], n: int) -> Guesses:
+        """Guess in Python."""
         try:
             ids, scores = self._scored(self._adjusted(row, text), text)
         except GrammarDeadEnd:
@@ -216,7 +229,11 @@ class Sampler:
         return columns if self._kept is None else self._kept.ids[columns]
 
     def _key(self, text: Sequence[int]) -> int:
-        return position_key(self.stream, len(text) - self._progress.n_before)
+        return position_key(self.stream, self._index(len(text)))
+
+    def _index(self, length: int) -> int:
+        """Return the place in the reply of the token that follows a text of so many."""
+        return length - self._progress.n_before
 
     def _node(self, text: Sequence[int]) -> Node | None:
         """Return the place at the end of ``text``, asked by columns of a row; None where nothing is remembered."""
@@ -257,6 +274,32 @@ class Sampler:
         scores += gumbel_array(key, ids)
         best = scores.argpartition(ids.size - _BEST)[ids.size - _BEST :]
         return ids[best].tolist(), scores[best].tolist()
+
+
+class Asked(NamedTuple):
+    """Rows of logits that ``guess_all`` guesses from.
+
+    Attributes:
+        sampler: draws from them.
+        rows: ``[n, n_vocab]``.
+        length: of the texts that they follow, which are equally long.
+        text_of: returns the text of a row by its number; called only where the draw depends on what was written.
+    """
+
+    sampler: Sampler
+    rows: Rows
+    length: int
+    text_of: Callable[[int], Sequence[int]]
+
+
+def guess_all(asked: Sequence[Asked], n: int) -> list[list[Guesses]]:
+    """Return for each what ``Sampler.guess`` returns for each of its rows, found in one call where C guesses."""
+    held: list[object] = []
+    found = iter(native_guesses([row for each in asked for row in each.sampler._told(each, held)], n))
+    return [
+        [next(found) or each.sampler._guess(row, each.text_of(number), n) for number, row in enumerate(each.rows)]
+        for each in asked
+    ]
 
 
 def _winner(ids: Sequence[int], scores: Sequence[float]) -> int:

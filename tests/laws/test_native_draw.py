@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling import Sampler, SamplerSettings
+from edge_spec.sampling import Asked, Sampler, SamplerSettings, guess_all
 from edge_spec.sampling import sampler as sampler_module
 from edge_spec.sampling.adjustments import bias_changes, changes
-from edge_spec.sampling.native import native_draw
-from edge_spec.sampling.noise import position_key
+from edge_spec.sampling.native import NativeDraw, native_draw, native_guesses
 from edge_spec.tokens.kept_tokens import KeptTokens
 
 pytestmark = pytest.mark.skipif(
@@ -53,6 +52,10 @@ def scattered(row: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.
     return np.repeat(row, 2)[::2]
 
 
+def guesses(native: NativeDraw, row: np.ndarray[Any, np.dtype[np.float32]], n: int) -> list[tuple[int, float]]:
+    return native_guesses(native.asked(row[None], 1, 0, []), n)[0]
+
+
 def test_draw_in_c_equals_draw_in_python() -> None:
     rng = np.random.default_rng(5)
     n_drawn = 0
@@ -62,7 +65,7 @@ def test_draw_in_c_equals_draw_in_python() -> None:
         text = [1, 2] + [3] * (number % 9)
         native = native_draw(sampler.settings)
         assert native is not None
-        n_drawn += bool(native.guess(row, position_key(sampler.stream, len(text) - 2), 1))
+        n_drawn += native.pick(row, sampler.stream, len(text) - 2) >= 0
         assert sampler.pick(row, text) == sampler.pick(scattered(row), text)
         assert sampler.guess(row, text, row.size) == sampler.guess(scattered(row), text, row.size)
     assert n_drawn > 1500, "the usual case must be one for C"
@@ -88,8 +91,7 @@ def test_pick_in_c_after_bias_and_dry_equals_pick_in_python(monkeypatch: pytest.
         sampler = Sampler(asked, text[:2])
         native = native_draw(asked)
         assert native is not None
-        key = position_key(sampler.stream, len(text) - 2)
-        n_picked += native.pick(row, key, changes(text, asked, {}, bias_changes(asked))) >= 0
+        n_picked += native.pick(row, sampler.stream, len(text) - 2, changes(text, asked, {}, bias_changes(asked))) >= 0
         with monkeypatch.context() as without_c:
             without_c.setattr(sampler_module, "native_draw", lambda settings, kept=None: None)
             reference = Sampler(asked, text[:2])
@@ -128,15 +130,51 @@ def test_draw_in_c_from_some_tokens_equals_draw_in_python() -> None:
 def test_a_row_of_another_width_than_the_kept_tokens_is_left_to_python() -> None:
     native = native_draw(SamplerSettings(), KeptTokens([3, 5, 8], 10))
     assert native is not None
-    assert native.guess(np.array([0, 9, 0], np.float32), 1, 1)[0][0] == 5
-    assert native.guess(np.array([0, 9, 0, 0], np.float32), 1, 1) == []
-    assert native.pick(np.array([0, 9, 0, 0], np.float32), 1) == -1
+    row, wide = np.array([0, 9, 0], np.float32), np.array([0, 9, 0, 0], np.float32)
+    assert guesses(native, row, 1)[0][0] == native.pick(row, 1, 0) == 5
+    assert guesses(native, wide, 1) == []
+    assert native.pick(wide, 1, 0) == -1
 
 
 def test_rows_that_are_not_contiguous_memory_are_left_to_python() -> None:
     native = native_draw(SamplerSettings())
     assert native is not None
     row = np.linspace(0, 5, 100, dtype=np.float32)
-    assert native.guess(row, 1, 3)
-    assert native.guess(scattered(row), 1, 3) == []
-    assert native.pick(scattered(row), 1) == -1
+    assert guesses(native, row, 3)
+    assert guesses(native, scattered(row), 3) == []
+    assert native.pick(scattered(row), 1, 0) == -1
+
+
+def test_rows_that_are_guessed_together_are_guessed_as_alone() -> None:
+    """Samplers of any settings, of some tokens or all, with and without bias, DRY, penalties and what C leaves to
+    Python; texts of any length, several rows of each."""
+    rng = np.random.default_rng(8)
+    n_rows = n_changed = 0
+    for number in range(300):
+        asked, expected = list[Asked](), list[list[list[tuple[int, float]]]]()
+        n = int(rng.choice([1, 3, 200]))
+        for _ in range(int(rng.integers(1, 6))):
+            row = rows(number, rng)
+            several = np.stack([rng.permutation(row) for _ in range(int(rng.integers(1, 5)))])
+            if rng.random() < 0.1:
+                several = np.repeat(several, 2, axis=1)[:, ::2]
+            kept = KeptTokens(np.sort(rng.choice(40_000, row.size, replace=False)), 40_000) if number % 3 == 0 else None
+            ids = np.arange(row.size) if kept is None else kept.ids
+            own = replace(
+                settings(number, rng),
+                logit_bias={int(ids[0]): 2.0, int(ids[-1]): -1.0} if rng.random() < 0.4 else {},
+                dry_multiplier=float(rng.choice([0, 0, 3.0])),
+                dry_allowed_length=1,
+                repeat_penalty=float(rng.choice([1, 1, 1, 1.5])),
+                typical_p=float(rng.choice([1, 1, 1, 0.5])),
+            )
+            sampler = Sampler(own, [1, 2]).over(kept)
+            length = int(rng.integers(2, 30))
+            texts = [[int(ids[token % ids.size]) for token in rng.integers(0, 3, length)] for _ in several]
+            asked.append(Asked(sampler, several, length, texts.__getitem__))
+            expected.append([sampler.guess(row, text, n) for row, text in zip(several, texts, strict=True)])
+            n_rows += len(several)
+            n_changed += len(several) * (own.dry_multiplier > 0)
+        assert guess_all(asked, n) == expected, number
+    assert n_rows > 1500
+    assert n_changed > 300

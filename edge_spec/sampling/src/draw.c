@@ -225,22 +225,36 @@ static bool is_before(double score, int32_t id, double other, int32_t other_id) 
     return score > other || (score == other && id < other_id);
 }
 
+/* A row that is asked about. Field for field what native.py packs. */
+struct asked {
+    const float *logits;
+    int64_t n;
+    uint64_t stream; /* of the reply's noise, and the token's place in the reply */
+    int64_t index;
+    const struct changes *changes; /* NULL for none */
+    const int64_t *tokens;         /* token ids of the columns, ascending; NULL where they are the columns themselves */
+    const struct draw_settings *settings;
+};
+
+/* position_key in noise.py. */
+static uint64_t key_of(const struct asked *a) {
+    return mix(a->stream + ((uint64_t)a->index + 1) * 0x9E3779B97F4A7C15u);
+}
+
 /* The token that a row is drawn to, once it is changed: the one with the best score, the lowest id among equals. -1
- * leaves it to Python. `key` is position_key of the token's index; `tokens` are the token ids of the columns,
- * ascending, or NULL where these are the columns themselves. The number in the name changes with the arguments, so that
- * a library from an earlier build is not found. */
-EXPORT int32_t edge_pick_2(const float *logits, int64_t n, uint64_t key, const struct changes *changes,
-                           const int64_t *tokens, const struct draw_settings *s) {
+ * leaves it to Python. The number in the name changes with the arguments, so that a library from an earlier build is not
+ * found. */
+EXPORT int32_t edge_pick_3(const struct asked *a) {
     struct row row;
     int32_t ids[FEW];
     double scores[FEW];
-    const float top = open_row(&row, logits, n, changes);
+    const float top = open_row(&row, a->logits, a->n, a->changes);
     if (!is_finite(top)) return -1;
-    if (s->temperature == 0) {
+    if (a->settings->temperature == 0) {
         const int32_t column = first_of(&row, top);
-        return tokens ? (int32_t)tokens[column] : column;
+        return a->tokens ? (int32_t)a->tokens[column] : column;
     }
-    const int32_t n_left = draw(&row, top, key, tokens, s, ids, scores);
+    const int32_t n_left = draw(&row, top, key_of(a), a->tokens, a->settings, ids, scores);
     if (n_left == 0) return -1;
     int32_t best = 0;
     for (int32_t i = 1; i < n_left; i++)
@@ -248,16 +262,12 @@ EXPORT int32_t edge_pick_2(const float *logits, int64_t n, uint64_t key, const s
     return ids[best];
 }
 
-/* The `most` likeliest outcomes of another model's pick, best first, and their chances; see Sampler.guess. Returns how
- * many; 0 leaves it to Python. Other arguments are those of edge_pick_2; `ids` and `chances` have room for FEW. */
-EXPORT int32_t edge_guess_1(const float *logits, int64_t n, uint64_t key, const struct changes *changes,
-                            const int64_t *tokens, const struct draw_settings *s, int32_t most, int32_t *ids,
-                            double *chances) {
+static int32_t guess(const struct asked *a, int32_t *ids, double *chances) {
     struct row row;
     double total = 0;
-    const float top = open_row(&row, logits, n, changes);
+    const float top = open_row(&row, a->logits, a->n, a->changes);
     if (!is_finite(top)) return 0;
-    const int32_t n_left = draw(&row, top, key, tokens, s, ids, chances);
+    const int32_t n_left = draw(&row, top, key_of(a), a->tokens, a->settings, ids, chances);
     if (n_left == 0) return 0;
     for (int32_t i = 1; i < n_left; i++) {
         const double score = chances[i];
@@ -272,7 +282,21 @@ EXPORT int32_t edge_guess_1(const float *logits, int64_t n, uint64_t key, const 
     }
     const double best = chances[0];
     for (int32_t i = 0; i < n_left; i++) total += chances[i] = exp(chances[i] - best);
-    const int32_t n_found = most < n_left ? most : n_left;
-    for (int32_t i = 0; i < n_found; i++) chances[i] /= total;
-    return n_found;
+    for (int32_t i = 0; i < n_left; i++) chances[i] /= total;
+    return n_left;
+}
+
+/* The `most` likeliest outcomes of another model's pick for each of several rows, best first, and their chances; see
+ * Sampler.guess. `counts` says how many were found of each; 0 leaves it to Python. `ids` and `chances` have room for
+ * `most`, at most FEW, of each row. */
+EXPORT void edge_guess_2(int64_t n_rows, const struct asked *rows, int32_t most, int32_t *counts, int32_t *ids,
+                         double *chances) {
+    int32_t own_ids[FEW];
+    double own_chances[FEW];
+    for (int64_t i = 0; i < n_rows; i++) {
+        const int32_t n_found = guess(&rows[i], own_ids, own_chances);
+        counts[i] = most < n_found ? most : n_found;
+        memcpy(ids + i * most, own_ids, (size_t)counts[i] * sizeof(int32_t));
+        memcpy(chances + i * most, own_chances, (size_t)counts[i] * sizeof(double));
+    }
 }
