@@ -48,11 +48,12 @@ class _Changes(ctypes.Structure):
     _fields_ = (("n", ctypes.c_int64), ("columns", ctypes.c_int32 * FEW), ("amounts", ctypes.c_float * FEW))
 
 
-_INT = ctypes.c_int32
-
 _ROW = struct.Struct("PqQqPPP0q")
 """``struct asked``: packing it takes a tenth of what a Structure takes."""
 
+
+_FOUND = struct.Struct("qd")
+"""``struct found``."""
 
 LEFT = bytes(_ROW.size)
 """Leaves a row to Python: C finds no columns."""
@@ -124,10 +125,13 @@ def native_guesses(rows: Sequence[bytes], n: int) -> list[list[tuple[int, float]
     library, n_rows, most = _library(), len(rows), min(n, FEW)
     if library is None:
         return [[] for _ in rows]
-    counts, ids, chances = (_INT * n_rows)(), (_INT * (n_rows * most))(), (ctypes.c_double * (n_rows * most))()
-    library.edge_guess_2(n_rows, b"".join(rows), most, counts, ids, chances)
-    found = list(zip(ids[:], chances[:], strict=True))
-    return [found[first : first + count] for first, count in zip(range(0, n_rows * most, most), counts[:], strict=True)]
+    # An array of ctypes would need a type of its own for every length, which takes longer than the call.
+    memory = np.empty(n_rows * most * 2)
+    library.edge_guess_2(n_rows, b"".join(rows), most, memory.__array_interface__["data"][0])
+    found = list(_FOUND.iter_unpack(memory))
+    if most == 1:
+        return [[each] if each[0] >= 0 else [] for each in found]
+    return [[each for each in found[first : first + most] if each[0] >= 0] for first in range(0, n_rows * most, most)]
 
 
 def native_draw(settings: SamplerSettings, kept: KeptTokens | None = None) -> NativeDraw | None:
@@ -148,8 +152,8 @@ def _library() -> Any:
     pointer = ctypes.c_void_p
     try:
         library = ctypes.CDLL(str(_FILE))
-        library.edge_pick_3.argtypes, library.edge_pick_3.restype = [pointer], _INT
-        library.edge_guess_2.argtypes = [ctypes.c_int64, pointer, _INT, pointer, pointer, pointer]
+        library.edge_pick_3.argtypes, library.edge_pick_3.restype = [pointer], ctypes.c_int32
+        library.edge_guess_2.argtypes = [ctypes.c_int64, pointer, ctypes.c_int64, pointer]
         library.edge_guess_2.restype = None
     except (OSError, AttributeError):
         return None

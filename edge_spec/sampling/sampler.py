@@ -68,6 +68,7 @@ class Sampler:
         self._progress = Progress(len(prompt), start)
         self._breakers = breakers or {}
         self._adjusts = adjusts(settings)
+        self._reads_text = settings.uses_penalties or settings.uses_dry
         self._scored_by = settings if settings.temperature > 0 else _GREEDY_GUESS
         self._use(None)
 
@@ -152,8 +153,8 @@ class Sampler:
         native, index = self._native, self._index(asked.length)
         if native is None:
             return [LEFT] * len(asked.rows)
-        if not self._adjusts:
-            return native.asked(asked.rows, self.stream, index, held)
+        if not self._reads_text:
+            return native.asked(asked.rows, self.stream, index, held, self._bias if self._adjusts else None)
         changed = [self._changed(row, asked.text_of(number)) for number, row in enumerate(asked.rows)]
         held += changed
         return [each for row, by in changed for each in native.asked(row[None], self.stream, index, held, by)]
@@ -297,7 +298,7 @@ def guess_all(asked: Sequence[Asked], n: int) -> list[list[Guesses]]:
     held: list[object] = []
     found = iter(native_guesses([row for each in asked for row in each.sampler._told(each, held)], n))
     return [
-        [next(found) or each.sampler._guess(row, each.text_of(number), n) for number, row in enumerate(each.rows)]
+        [next(found) or each.sampler._guess(each.rows[row], each.text_of(row), n) for row in range(len(each.rows))]
         for each in asked
     ]
 

@@ -286,17 +286,20 @@ static int32_t guess(const struct asked *a, int32_t *ids, double *chances) {
     return n_left;
 }
 
+struct found {
+    int64_t id;
+    double chance;
+};
+
 /* The `most` likeliest outcomes of another model's pick for each of several rows, best first, and their chances; see
- * Sampler.guess. `counts` says how many were found of each; 0 leaves it to Python. `ids` and `chances` have room for
- * `most`, at most FEW, of each row. */
-EXPORT void edge_guess_2(int64_t n_rows, const struct asked *rows, int32_t most, int32_t *counts, int32_t *ids,
-                         double *chances) {
-    int32_t own_ids[FEW];
-    double own_chances[FEW];
-    for (int64_t i = 0; i < n_rows; i++) {
-        const int32_t n_found = guess(&rows[i], own_ids, own_chances);
-        counts[i] = most < n_found ? most : n_found;
-        memcpy(ids + i * most, own_ids, (size_t)counts[i] * sizeof(int32_t));
-        memcpy(chances + i * most, own_chances, (size_t)counts[i] * sizeof(double));
+ * Sampler.guess. `found` has room for `most`, at most FEW, of each row; after the last one the id is -1. Where there is
+ * none it is left to Python. */
+EXPORT void edge_guess_2(int64_t n_rows, const struct asked *rows, int64_t most, struct found *found) {
+    int32_t ids[FEW];
+    double chances[FEW];
+    for (int64_t row = 0; row < n_rows; row++, found += most) {
+        const int64_t n = guess(&rows[row], ids, chances);
+        for (int64_t i = 0; i < most; i++)
+            found[i] = i < n ? (struct found){ids[i], chances[i]} : (struct found){-1, 0};
     }
 }

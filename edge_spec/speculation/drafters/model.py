@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_spec.errors import Arguments, PoolFull, Sentence, SettingsError
-from edge_spec.sampling import Sampler
+from edge_spec.sampling import Asked, Guesses, Sampler, guess_all
 from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore, always
 from edge_spec.speculation.follower import Follower, decode_all
 from edge_spec.speculation.language_model import LanguageModel, Logits
@@ -86,8 +86,9 @@ class ModelDrafter(LevelDrafter):
                 # Who comes last goes without, or no further.
                 going.pop()
                 continue
-            for each, its_rows in zip(going, rows, strict=True):
-                each.take(its_rows)
+            asked = [each.asked(its_rows) for each, its_rows in zip(going, rows, strict=True)]
+            for each, guesses in zip(going, guess_all(asked, self._width), strict=True):
+                each.take(guesses)
             going = [each for each in going if each.frontier]
             if not going:
                 break
@@ -118,9 +119,8 @@ class _Growing:
     def __init__(self, drafter: ModelDrafter, limit: int, n_texts: int) -> None:
         assert drafter._sampler is not None, "begin() comes first"
         self.follower, self._sampler = drafter._follower, drafter._sampler
-        # With the path down to a node, while what follows it is guessed.
-        self._text, self._n_text = drafter.text.tokens[:], len(drafter.text)
-        self._width, self._min_value = drafter._width, drafter._min_value
+        self._text, self._n_text = drafter.text.tokens, len(drafter.text)
+        self._min_value = drafter._min_value
         model = self.follower.model
         max_rows = model.capabilities.max_rows
         self.limit, self._beam = limit, min(drafter._beam, max_rows // n_texts)
@@ -141,17 +141,31 @@ class _Growing:
         self._parents: list[int] = []
         self._values: list[float] = []
 
-    def take(self, rows: Logits) -> None:
-        """Take the guesses of what follows the frontier, and choose the nodes that go on."""
-        first, n = len(self._tokens), len(self.frontier)
-        for node, row in zip(self.frontier, rows[len(rows) - n :], strict=True):
-            above = self._values[node] if node >= 0 else 1.0
-            self._text[self._n_text :] = self._path_to(node)
-            for token, chance in self._sampler.guess(row, self._text, self._width):
+    def asked(self, rows: Logits) -> Asked:
+        """Return what has to be guessed: what follows each node of the frontier, whose rows were decoded last."""
+        frontier, length = self.frontier, self._n_text + self._level
+        return Asked(self._sampler, rows[len(rows) - len(frontier) :], length, self._text_to)
+
+    def _text_to(self, number: int) -> list[int]:
+        """Return the text down to a node of the frontier."""
+        path: list[int] = []
+        node = self.frontier[number]
+        while node >= 0:
+            path.append(self._tokens[node])
+            node = self._parents[node]
+        return [*self._text, *path[::-1]]
+
+    def take(self, found: Sequence[Guesses]) -> None:
+        """Take the guesses of what follows each node of the frontier, and choose the nodes that go on."""
+        tokens, parents, values = self._tokens, self._parents, self._values
+        first = len(tokens)
+        for node, guesses in zip(self.frontier, found, strict=True):
+            above = values[node] if node >= 0 else 1.0
+            for token, chance in guesses:
                 if above * chance >= self._min_value:
-                    self._tokens.append(token)
-                    self._parents.append(node)
-                    self._values.append(above * chance)
+                    tokens.append(token)
+                    parents.append(node)
+                    values.append(above * chance)
         self._level += 1
         self.frontier = self._worth_expanding(first) if self._level < self.n_levels else []
 
@@ -169,20 +183,12 @@ class _Growing:
 
     def grow(self) -> None:
         """Let the frontier be decoded."""
-        tokens, parents = list(self.decoded.tokens), list(self.decoded.parents)
+        tokens, parents, places = [*self.decoded.tokens], [*self.decoded.parents], self._places
         for node in self.frontier:
-            self._places[node] = len(tokens)
+            places[node] = len(tokens)
             tokens.append(self._tokens[node])
-            parents.append(self._places[self._parents[node]])
+            parents.append(places[self._parents[node]])
         self.decoded = Tree(tuple(tokens), tuple(parents))
-
-    def _path_to(self, node: int) -> list[int]:
-        """Return the tokens from the text down to a node; none for -1."""
-        path: list[int] = []
-        while node >= 0:
-            path.append(self._tokens[node])
-            node = self._parents[node]
-        return path[::-1]
 
     def tree(self) -> Tree:
         """Return all of them."""
