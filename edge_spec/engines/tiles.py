@@ -62,8 +62,9 @@ class Tiles:
         Raises:
             PoolFull: there are too few tiles; nothing has changed.
         """
-        self.require(sum(path.n_needed(first, last) for path, first, last in places))
-        return [each for path, first, last in places for each in path.reserve(first, last)]
+        lacking = [(each, n) for each in places if (n := each[0].n_needed(*each[1:]))]
+        self.require(sum(n for _, n in lacking))
+        return [copy for (path, first, last), _ in lacking for copy in path.reserve(first, last)]
 
     def require(self, n: int) -> None:
         """Refuse what needs more free tiles than there are.

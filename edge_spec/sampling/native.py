@@ -51,7 +51,6 @@ class _Changes(ctypes.Structure):
 _ROW = struct.Struct("PqQqPPP0q")
 """``struct asked``: packing it takes a tenth of what a Structure takes."""
 
-
 _FOUND = struct.Struct("qd")
 """``struct found``."""
 
@@ -81,7 +80,7 @@ class NativeDraw:
 
         Args:
             stream, index: of the noise, and the place of the token in the reply.
-            held: gets what C reads besides; to be kept as long as it does.
+            held: gets what C reads besides the rows; to be kept as long as it does.
             changes: what is added to logits of each row before.
         """
         n, n_columns = rows.shape
@@ -94,7 +93,7 @@ class NativeDraw:
             return [LEFT] * n
         else:
             own = self._written(changes)
-            held += (rows, own)
+            held.append(own)
             by = ctypes.addressof(own)
         address, step, rest = rows.__array_interface__["data"][0], rows.strides[0], self._rest
         return [_ROW.pack(address + row * step, n_columns, stream, index, by, *rest) for row in range(n)]
@@ -128,7 +127,7 @@ def native_guesses(rows: Sequence[bytes], n: int) -> list[list[tuple[int, float]
     # An array of ctypes would need a type of its own for every length, which takes longer than the call.
     memory = np.empty(n_rows * most * 2)
     library.edge_guess_2(n_rows, b"".join(rows), most, memory.__array_interface__["data"][0])
-    found = list(_FOUND.iter_unpack(memory))
+    found = list(_FOUND.iter_unpack(memory.data))
     if most == 1:
         return [[each] if each[0] >= 0 else [] for each in found]
     return [[each for each in found[first : first + most] if each[0] >= 0] for first in range(0, n_rows * most, most)]

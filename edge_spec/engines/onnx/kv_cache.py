@@ -21,6 +21,9 @@ __all__ = ["BoundCache", "KVCache"]
 
 Array = npt.NDArray[Any]
 
+_NUMBERS = 256
+"""Room for what is said of the texts of a run; it grows."""
+
 
 class KVCache:
     """Keys and values in tiles of cells; the keys of a tile lie side by side.
@@ -146,14 +149,16 @@ class BoundCache:
     ) -> None:
         self._ids, self._rows, self._logits = ids, rows, logits
         self._taken, self._given = taken, given
+        self._tree = np.zeros(_NUMBERS, np.int32)
         self._inputs = {name: value_of(array) for name, array in cache.inputs.items()}
         self._bindings: dict[tuple[int, int], Any] = {}
 
-    def run(self, runner: Runner, inputs: Mapping[str, Array], n_run: int, rows: range) -> Logits:
+    def run(self, runner: Runner, tree: Sequence[int], inputs: Mapping[str, Array], n_run: int, rows: range) -> Logits:
         """Compute ``ids[:n_run]``.
 
         Args:
             runner: the session; nothing here keeps it alive.
+            tree: the graph's input of that name; nothing is read beyond what its first numbers announce.
             inputs: what is said of this run alone, by the names of the graph's inputs.
             rows: the tokens whose logits are wanted.
 
@@ -164,6 +169,10 @@ class BoundCache:
             Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed.
         """
         self._rows[: len(rows)] = rows
+        if len(tree) > len(self._tree):
+            self._tree = np.zeros(2 * len(tree), np.int32)
+            self._bindings.clear()
+        self._tree[: len(tree)] = tree
         binding = self._binding(runner, n_run, len(rows))
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, value_of(array))
@@ -180,6 +189,7 @@ class BoundCache:
         binding = runner.binding()
         binding.bind_ortvalue_input("ids", value_of(self._ids[:n].reshape(1, n)))
         binding.bind_ortvalue_input("rows", value_of(self._rows[:n_rows]))
+        binding.bind_ortvalue_input("tree", value_of(self._tree))
         for name, array in self._taken.items():
             binding.bind_ortvalue_input(name, value_of(array[:n].reshape(1, n, -1)))
         for name, array in self._given.items():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +26,7 @@ from edge_spec.tokens.kept_tokens import KeptTokens
 __all__ = ["OnnxPath", "OnnxPool", "Part", "PathFeatures", "TranscribedModel"]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """The tokens of a run that belong to one path.
 
     Attributes:
@@ -162,12 +160,9 @@ class OnnxPool:
 
     def _compute(self, parts: Sequence[Part], rows: range) -> Logits:
         """Compute the tokens of some parts; returns the rows that are wanted."""
-        session, n = self.session, 0
-        for part in parts:
-            session.ids[n : n + len(part.tokens)] = part.tokens
-            n += len(part.tokens)
-        n_run = self.capabilities.padded(n)
-        session.ids[n:n_run] = 0
+        session, ids = self.session, [token for part in parts for token in part.tokens]
+        n_run = self.capabilities.padded(len(ids))
+        session.ids[:n_run] = ids + [0] * (n_run - len(ids))
         states = [part.path.prepared(part) for part in parts] if session.states is not None else []
         logits = session.run(_numbers_of(parts), n_run, rows, states)
         if session.features is not None:
@@ -182,8 +177,8 @@ class OnnxPool:
         """Have cells for the pending nodes of some parts."""
         session = self.session
         require_distinct(part.path for part in parts)
-        ends = [(part.path, part.path.n_past, part.path.n_past + part.n_pending) for part in parts]
-        self.copy_tiles(session, self.tiles.reserve([(path.tiles, n_past, end) for path, n_past, end in ends]))
+        places = [(part.path.tiles, part.path.n_past, part.path.n_past + part.n_pending) for part in parts]
+        self.copy_tiles(session, self.tiles.reserve(places))
 
     def copy_tiles(self, session: Session, copies: Sequence[tuple[int, int]]) -> None:
         """Copy tiles to others."""
@@ -490,7 +485,7 @@ class TranscribedModel(OnnxPath):
         self.pool.close()
 
 
-def _numbers_of(parts: Sequence[Part]) -> npt.NDArray[np.int32]:
+def _numbers_of(parts: Sequence[Part]) -> list[int]:
     """Return the graph's input ``tree``, see ``kernels/src/attention_operator.c``."""
     numbers = [len(parts)]
     for part in parts:
@@ -498,7 +493,7 @@ def _numbers_of(parts: Sequence[Part]) -> npt.NDArray[np.int32]:
         numbers += (part.path.n_past, n, len(part.tokens), len(tiles))
         numbers += range(-1, n - 1) if part.tree is None else part.tree.parents
         numbers += tiles
-    return np.array(numbers, np.int32)
+    return numbers
 
 
 def _chunks(texts: Sequence[tuple[OnnxPath, Sequence[int]]], settings: ModelSettings) -> Iterator[list[Part]]:

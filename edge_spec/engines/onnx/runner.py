@@ -6,7 +6,7 @@ The library is named only here, and its exceptions become edge-spec's errors her
 from __future__ import annotations
 
 import os
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = ["Runner", "runtime_version", "value_of"]
 _FATAL = 4
 
 
+@cache
 def library() -> Any:
     """ONNX Runtime, loaded at the first call."""
     # Otherwise it writes an identity of this device into the user's cache folder when it is loaded.

@@ -117,7 +117,7 @@ class Session(Runner):
         taken = {PER_LAYER: self._looked_up} if self._table is not None else {}
         return BoundCache(self._cache, self.ids, self._rows, self._logits, taken=taken, given=given)
 
-    def run(self, tree: npt.NDArray[np.int32], n_run: int, rows: range, states: Sequence[Sequence[int]] = ()) -> Logits:
+    def run(self, tree: Sequence[int], n_run: int, rows: range, states: Sequence[Sequence[int]] = ()) -> Logits:
         """Compute ``ids[:n_run]``; see ``BoundCache.run``.
 
         Args:
@@ -128,10 +128,8 @@ class Session(Runner):
         """
         if self._table is not None:
             self._table.read(self.ids[:n_run], self._looked_up[:n_run])
-        inputs: dict[str, npt.NDArray[Any]] = {"tree": tree}
-        if self.states is not None:
-            inputs[RUN] = self.states.numbers(states)
-        return self._bound.run(self, inputs, n_run, rows)
+        inputs = {RUN: self.states.numbers(states)} if self.states is not None else {}
+        return self._bound.run(self, tree, inputs, n_run, rows)
 
     def copy(self, sources: Cells, targets: Cells) -> None:
         """Copy cells, one after the other; sources that are copied to as well come before that."""
