@@ -89,7 +89,8 @@ def test_of_conversations_side_by_side_a_kill_loses_the_turns_in_flight_at_most(
         elif kind == "saved":
             number, n_kept = map(int, numbers)
             saved[number] = n_kept
-        elif kind != "ready":
+        # So many turns as many kills need are more than the context holds.
+        elif kind != "ready" and not line.startswith("the context is full: "):
             other.append(line)
 
     subprocess.run(command(whole), check=True, stdout=subprocess.DEVNULL)
