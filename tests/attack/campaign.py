@@ -29,11 +29,13 @@ from kinds import BUDGET, KINDS
 __all__ = ["attack"]
 
 _MORE = 64 << 20
-_SECONDS = 60.0
+_SECONDS = 600.0
+_COMPUTING_S = 120
+_MOST_SAID = 8000
 
 
-def _tried(kind: str, numbers: range, home: Path) -> tuple[Counter[str], str]:
-    """Return how some cases ended that are tried in one fork, and what went wrong there."""
+def _tried(kind: str, numbers: range, home: Path) -> tuple[Counter[str], list[str]]:
+    """Return how some cases ended that are tried in one fork, and what went wrong there, then what they said."""
 
     def work() -> None:
         os.environ.update(dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"), str(home)))
@@ -50,12 +52,14 @@ def _tried(kind: str, numbers: range, home: Path) -> tuple[Counter[str], str]:
             finally:
                 print(f"\n{json.dumps(ended)}", flush=True)
 
-    outcome = forked(work, seconds=_SECONDS)
+    outcome = forked(work, seconds=_SECONDS, computing_s=_COMPUTING_S)
     fault = outcome.fault(most_bytes=BUDGET + _MORE, most_lines=6 * len(numbers))
-    return Counter(json.loads(outcome.out.strip().splitlines()[-1])) if not fault else Counter(), fault
+    if fault:
+        return Counter(), [fault, *f"{outcome.out}{outcome.err}"[-_MOST_SAID:].splitlines()]
+    return Counter(json.loads(outcome.out.strip().splitlines()[-1])), []
 
 
-def _finds(kind: str, numbers: range, fault: str, home: Path) -> Iterator[tuple[range, str]]:
+def _finds(kind: str, numbers: range, fault: list[str], home: Path) -> Iterator[tuple[range, list[str]]]:
     """Yield the cases that go wrong alone, with what goes wrong; all of them, if none does.
 
     Args:
@@ -76,7 +80,7 @@ def attack(kind: str, numbers: range, seconds: float, told: Callable[[str], obje
     """Run cases until the time is over.
 
     Args:
-        told: called with each find, a line.
+        told: called with each find, and with each line that was said in it.
 
     Returns:
         How many inputs there were, by how they ended, and the number of the first case that was left.
@@ -94,7 +98,9 @@ def attack(kind: str, numbers: range, seconds: float, told: Callable[[str], obje
                 for cases, each in _finds(kind, together, fault, Path(place)):
                     ended["fault"] += 1
                     again = f"{kind} --first {cases.start} --cases {len(cases)}"
-                    told(f"{each}: python tests/attack/campaign.py {again}")
+                    told(f"{each[0]}: python tests/attack/campaign.py {again}")
+                    for line in each[1:]:
+                        told(f"    {line}")
     return ended, numbers.stop
 
 
@@ -107,7 +113,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
     numbers = range(given.first, given.first + given.cases)
-    ended, left = attack(given.kind, numbers, given.seconds, print)
+    ended, left = attack(given.kind, numbers, given.seconds, lambda line: print(line, flush=True))
     print(f"{ended.total()} inputs: {dict(ended)}; continue with --first {left}")
     return int(bool(ended["fault"]))
 

@@ -6,9 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import campaign
+from forked import forked
+from kinds import Kind
 
 _CASES = {"gguf": 24, "head": 12, "onnx": 12, "session": 150, "template": 150, "grammar": 40, "schema": 30, "hub": 30}
 _CASES |= {"http": 3, "command": 14, "family": 40}
@@ -26,3 +33,32 @@ def test_the_first_cases_of_each_attack_find_nothing(kind: str) -> None:
     ended = re.fullmatch(r"\d+ inputs: ({.*}); continue with --first \d+\n", found.stdout)
     assert ended, found.stdout
     assert ("'refused': " in ended[1] and "'done': " in ended[1]) or kind == "http"
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_an_assertion_without_a_message_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(number: int, _: Path) -> Callable[[], object]:
+        def work() -> None:
+            if number % 2 == 0:
+                raise AssertionError
+
+        return work
+
+    monkeypatch.setitem(campaign.KINDS, "odd", Kind(odd, at_once=3))
+    lines: list[str] = []
+    ended, left = campaign.attack("odd", range(1, 4), 600.0, lines.append)
+    assert ended == {"fault": 1}
+    assert left == 4
+    assert lines[0].startswith(f'a traceback: AssertionError ("{__file__}", line ')
+    assert lines[0].endswith(", in work): python tests/attack/campaign.py odd --first 2 --cases 1")
+    assert "    Traceback (most recent call last):" in lines
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_a_loop_without_an_end_is_ended_by_what_it_computes() -> None:
+    def work() -> None:
+        while True:
+            pass
+
+    outcome = forked(work, seconds=3600.0, computing_s=1)
+    assert outcome.fault(most_bytes=1 << 40) == "ended by SIGXCPU"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -38,7 +39,8 @@ class Outcome:
         if self.code < 0:
             return f"ended by {signal.Signals(-self.code).name}"
         if "Traceback" in self.err:
-            return f"a traceback: {self.err.strip().splitlines()[-1][:160]}"
+            places = re.findall('^  File (".*)', self.err, re.MULTILINE)
+            return f"a traceback: {self.err.strip().splitlines()[-1][:160]} ({places[-1] if places else 'nowhere'})"
         if self.peak_bytes > most_bytes:
             return f"{self.peak_bytes >> 20} MiB, and {most_bytes >> 20} were allowed"
         if self.code and not self.err.strip():
@@ -48,8 +50,13 @@ class Outcome:
         return ""
 
 
-def forked(work: Callable[[], object], *, seconds: float = 10.0) -> Outcome:
-    """Run something in a fork of this process; what it raises is its traceback."""
+def forked(work: Callable[[], object], *, seconds: float = 10.0, computing_s: int | None = None) -> Outcome:
+    """Run something in a fork of this process; what it raises is its traceback.
+
+    Args:
+        computing_s: seconds of the processor after which it is ended by SIGXCPU, which on a busy machine says more of
+            a loop without an end than the clock does.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.monotonic()
         child = os.fork()
@@ -57,6 +64,10 @@ def forked(work: Callable[[], object], *, seconds: float = 10.0) -> Outcome:
             code = 70
             try:
                 os.setsid()
+                if computing_s is not None:
+                    import resource  # not there on Windows, which has no forks
+
+                    resource.setrlimit(resource.RLIMIT_CPU, (computing_s, computing_s + 1))
                 for number, file in ((0, None), (1, out), (2, err)):
                     os.dup2(os.open(os.devnull, os.O_RDONLY) if file is None else file.fileno(), number)
                 # Whoever captures what is printed here must not get it.
