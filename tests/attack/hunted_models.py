@@ -8,11 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from damaged_families import GEMMA4, HYBRIDS
 from families import EXPERT_FAMILIES, FAMILIES
+from gemma4_shapes import write_gemma4
 from gguf_files import GEMMA3, PHI3, write_gguf
 from head_files import write_head
 from hybrid_files import HybridFiles
-from hybrid_shapes import SMALL_HYBRIDS
+from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 from published_models import publish
 from published_signatures import SIGNATURES
 from published_weights import read_weights
@@ -86,6 +88,22 @@ class HuntedModels:
         """A model with recurrent layers."""
         return Hunted(self._hybrids[name], self._hybrids[f"{name}-draft"], self._hybrids[f"{name}-intermediate"])
 
+    def experts(self, name: str) -> Hunted:
+        """A model with recurrent layers and experts."""
+
+        def write(path: Path, noise: float) -> object:
+            return write_hybrid(path, HYBRIDS[name], "Q4_0", seed=1, noise=noise)
+
+        return self._noisy(name, write)
+
+    def gemma4(self, name: str) -> Hunted:
+        """A model with heads of two sizes; what else it has goes by its name."""
+
+        def write(path: Path, noise: float) -> object:
+            return write_gemma4(path, GEMMA4[name], "Q4_0", noise=noise, chat_template=_TEMPLATE)
+
+        return self._noisy(f"gemma4 {name}", write)
+
     def published(self, name: str) -> Hunted:
         """The demo's drafter as hubs publish models."""
         style, kind, rest = SIGNATURES[name]
@@ -94,8 +112,15 @@ class HuntedModels:
             publish(path, read_weights(self.demo().draft), style, kind, **rest)
         return Hunted(path)
 
+    def _noisy(self, name: str, write: Callable[[Path, float], object]) -> Hunted:
+        """A model, and such as guess what it writes."""
+        noises = {"target": 0.0, "draft": 0.06, "intermediate": 0.03}
+        return Hunted(
+            *(self._made(f"{name} {role}.gguf", partial(write, noise=noise)) for role, noise in noises.items())
+        )
+
     def _made(self, name: str, write: Callable[[Path], object]) -> Path:
-        path = self._folder / name.replace(" ", "-").replace(",", "")
+        path = self._folder / name.replace(" ", "-").replace(",", "").replace(":", "")
         if not path.exists():
             write(path)
         return path
@@ -107,6 +132,8 @@ _MAKERS: dict[str, Callable[[HuntedModels], Hunted]] = {
     "head": HuntedModels.head,
     **{name: partial(HuntedModels.architecture, name=name) for name in _ARCHITECTURES},
     **{f"hybrid {name}": partial(HuntedModels.hybrid, name=name) for name in SMALL_HYBRIDS},
+    **{f"experts {name}": partial(HuntedModels.experts, name=name) for name in HYBRIDS if name not in SMALL_HYBRIDS},
+    **{f"gemma4 {name}": partial(HuntedModels.gemma4, name=name) for name in GEMMA4},
     **{f"published {name}": partial(HuntedModels.published, name=name) for name in ("plain", "genai", "genai-q4f16")},
 }
 
