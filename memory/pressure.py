@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
 from edge_spec.errors import EdgeSpecError
-from edge_spec.memory.device import Readings, probe
+from edge_spec.memory.device import Readings, limits, probe, system_text
 from edge_spec.memory.usage import resident_bytes
 
 __all__ = ["EVERY_S", "IdleWatch", "Patience", "PressureReading", "PressureWatch", "memory_stall", "system_watch"]
@@ -84,14 +84,20 @@ class PressureWatch:
 def memory_stall(root: Path = Path("/")) -> float | None:
     """Percent of the last ten seconds in which some program waited for memory (Linux's pressure-stall information).
 
-    That of the process's own control group where it has one. None where the system keeps no such figures.
+    That of the process's own control group where the system keeps one. That of the machine only where no group limits
+    the process: inside a limit it would tell how others fare, whom nothing that is freed here can help. None where
+    neither is known.
     """
-    for path in (_own_group(root), root / "proc/pressure/memory"):
-        with suppress(OSError, ValueError, IndexError, StopIteration):
-            if path is not None:
-                some = next(line for line in path.read_text().splitlines() if line.startswith("some"))
-                return float(next(part for part in some.split() if part.startswith("avg10=")).partition("=")[2])
-    return None
+
+    def text(path: str) -> str | None:
+        return system_text(str(root / path.lstrip("/")))
+
+    own = next((stall for place in _own_groups(text) if (stall := _stall(text(place))) is not None), None)
+    if own is not None:
+        return own
+    (_, machine), *groups = limits(Readings(address_space=lambda: None, text=text))
+    is_limited = any(limit.total_bytes < machine.total_bytes for _, limit in groups)
+    return None if is_limited else _stall(text("/proc/pressure/memory"))
 
 
 def system_watch(
@@ -124,12 +130,22 @@ def system_watch(
     return PressureWatch(look, low_bytes=low)
 
 
-def _own_group(root: Path) -> Path | None:
-    """Return the pressure file of the control group (version 2) that this process runs in."""
-    with suppress(OSError, StopIteration):
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-        group = next(line for line in lines if line.startswith("0::"))[3:].strip("/")
-        return root / "sys/fs/cgroup" / group / "memory.pressure"
+def _own_groups(text: Callable[[str], str | None]) -> Iterator[str]:
+    """Yield where the pressure of the control group that this process runs in may be found."""
+    for line in (text("/proc/self/cgroup") or "").splitlines():
+        if line.startswith("0::"):
+            group = line[3:].strip("/")
+            yield f"/sys/fs/cgroup/{group}/memory.pressure"
+            # Where version 1 limits memory, version 2 may group the same processes; the group of all is the machine.
+            if group:
+                yield f"/sys/fs/cgroup/unified/{group}/memory.pressure"
+
+
+def _stall(told: str | None) -> float | None:
+    """Return the percentage that a file of pressure tells; None if there is no such file, or it tells none."""
+    with suppress(ValueError, IndexError, StopIteration):
+        some = next(line for line in (told or "").splitlines() if line.startswith("some"))
+        return float(next(part for part in some.split() if part.startswith("avg10=")).partition("=")[2])
     return None
 
 

@@ -194,6 +194,16 @@ def test_steps_are_single_and_each_has_its_reason(readings: list[tuple[float, in
         before = world.n_down
 
 
+OF_THE_MACHINE = {
+    "proc/pressure/memory": "some avg10=1.50 avg60=0.00 total=5\n",
+    "sys/fs/cgroup/unified/memory.pressure": "some avg10=1.50 avg60=0.00 total=5\n",
+}
+LIMITED = {
+    "sys/fs/cgroup/memory/box/memory.limit_in_bytes": "1048576",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+}
+
+
 @pytest.mark.parametrize(
     ("files", "wanted"),
     [
@@ -208,6 +218,21 @@ def test_steps_are_single_and_each_has_its_reason(readings: list[tuple[float, in
             },
             22.0,
         ),
+        # Version 1 limits memory and keeps no figures of a group, unless version 2 has the same one besides.
+        ({"proc/self/cgroup": "4:memory:/box\n0::/\n", **LIMITED, **OF_THE_MACHINE}, None),
+        ({"proc/self/cgroup": "4:memory:/box\n", **LIMITED, **OF_THE_MACHINE}, None),
+        ({"proc/self/cgroup": "4:memory:/\n0::/\n", **OF_THE_MACHINE}, 1.5),
+        ({"proc/self/cgroup": "4:memory:/other\n0::/\n", **LIMITED, **OF_THE_MACHINE}, 1.5),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/box\n0::/box\n",
+                "sys/fs/cgroup/unified/box/memory.pressure": "some avg10=22.00 avg60=0.00 total=5\n",
+                **LIMITED,
+                **OF_THE_MACHINE,
+            },
+            22.0,
+        ),
+        ({"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/memory.max": "1048576", **OF_THE_MACHINE}, None),
     ],
 )
 def test_stalls_are_read_where_the_system_keeps_them(
