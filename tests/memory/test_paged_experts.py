@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import compared_logits
 import numpy as np
 import pytest
 from compared_logits import on_onnx, rows_of
@@ -193,6 +197,83 @@ def test_experts_leave_memory_while_it_is_scarce_and_come_back_without_changing_
         model.ledger.check_integrity()
     assert held == {(), ("fewer experts stay in memory",)}
     assert notices == []
+
+
+DECODE = """
+import os, sys
+from pathlib import Path
+import edge_spec.engines.onnx.session as session
+from compared_logits import on_onnx, rows_of
+from edge_spec.memory.device import Device
+from edge_spec.speculation.tree import Tree
+
+path, folder, held, n_free = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+session.probe = lambda: Device(
+    total_bytes=1 << 40, available_bytes=n_free, n_physical_cores=1, n_logical_cores=1
+)
+
+def mark(name):
+    with open(os.environ["ADVICE"], "a") as told:
+        print(name, *[-1, 0, 0], file=told)
+
+mark("open")
+model = on_onnx(path, folder, held_experts=held)
+files = {int(each.name): os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.exists()}
+print([number for number, name in files.items() if name.endswith("weights.bin")])
+for token in range(3, 43):
+    mark("decode")
+    model.decode(Tree.sequence([token]))
+    model.keep([0])
+model.close()
+mark("closed")
+"""
+
+
+@pytest.fixture(scope="module")
+def advice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that tells what a process says of its pages."""
+    compiler = shutil.which("cc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("only Linux is told which pages of a file are needed no longer, and a C compiler is needed")
+    made = tmp_path_factory.mktemp("advice") / "advice.so"
+    source = Path(__file__).with_name("advice.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    return made
+
+
+@pytest.mark.parametrize("held", [N_USED, 16])
+def test_experts_that_were_read_leave_the_systems_cache_where_it_has_no_room_for_the_file(
+    mixture: Path, tmp_path: Path, advice: Path, held: int
+) -> None:
+    """Otherwise the system drops what every token uses along with them, and takes the reading for scarce memory."""
+    n_matrices = 3 * inspect(mixture).n_layers
+    for n_free in (0, 1 << 40):
+        told = tmp_path / f"with {n_free} free"
+        environment = {**os.environ, "LD_PRELOAD": str(advice), "ADVICE": str(told)}
+        environment["PYTHONPATH"] = str(Path(compared_logits.__file__).parent)
+        command = [sys.executable, "-c", DECODE, str(mixture), str(tmp_path), str(held), str(n_free)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        told_of = [(name, *map(int, numbers)) for name, *numbers in map(str.split, told.read_text().splitlines())]
+        forgotten = [(number, *about) for number, (name, *about) in enumerate(told_of) if name == "forget"]
+        names = [name for name, *_ in told_of]
+        ends = [number for number, name in enumerate(names) if name in ("decode", "closed")]
+        assert len(ends) == 41
+        if n_free:
+            assert forgotten == [] and names.count("fetch") > n_matrices * held
+            continue
+        # At first all that the matrices of experts may have left there, then what was read and does not stay.
+        whole, each = [(first, n) for *_, first, n in forgotten[:n_matrices]], forgotten[n_matrices:]
+        assert {file for _, file, *_ in forgotten} <= set(json.loads(done.stdout))
+        assert all(place + n <= after for (place, n), (after, _) in pairwise(whole))
+        counts = {names[:end].count("fetch") - (names[:end].count("forget") - n_matrices) for end in ends}
+        assert counts == {n_matrices * held}
+        assert len(each) > n_matrices
+        for number, _, first, n in each:
+            place, of_all = max(matrix for matrix in whole if matrix[0] <= first)
+            assert n == of_all // N_EXPERTS and (first - place) % n == 0 and first + n <= place + of_all
+            # What is mapped stays in the cache.
+            assert names[number - 3] == "drop"
 
 
 WRITE = """
