@@ -25,6 +25,7 @@ from edge_spec.loading import plan
 from edge_spec.memory import usage
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.gguf.types import TYPES
+from edge_spec.models.model_file import kv_cache_bytes
 from edge_spec.speculation.pool import PooledModel
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -115,6 +116,16 @@ def test_an_engine_that_writes_one_text_at_a_time_needs_no_room() -> None:
     asked = ASKED | {"engine": "llama"}
     assert TEXT_CACHES in plan("demo", texts=5, **asked).chosen.tables
     assert TEXT_CACHES not in plan("demo", texts=5, kv_k="f16", **asked).chosen.tables
+
+
+@pytest.mark.parametrize("n_texts", [2, 16])
+def test_texts_on_llama_cpp_take_what_their_cells_take_and_the_masks_of_a_chunk(n_texts: int) -> None:
+    """Not what the fewest cells take that a context can have."""
+    file, settings = inspect(resolve_family("demo").target), ModelSettings(n_ctx=1024, prefill_chunk=128)
+    own = llama_settings(file, settings)
+    planned = LlamaEngine().texts_bytes(file, settings, n_texts) / n_texts
+    of_text = kv_cache_bytes(file, 1024, own.kv_k, own.kv_v)
+    assert of_text < planned < (of_text + 8 * 1024 * 128) * (1 + own.max_rows / 1024) + 1
 
 
 def test_no_room_is_planned_for_texts_that_llama_cpp_does_not_hold_together() -> None:

@@ -29,7 +29,7 @@ from edge_spec.memory import Footprint
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import head_of
-from edge_spec.models.model_file import kv_cache_bytes
+from edge_spec.models.model_file import CTX_STEP, kv_cache_bytes
 from edge_spec.speculation.language_model import READ_AGAIN, LanguageModel, NumericsProfile
 from edge_spec.tokens.tokenizer import FileTokenizer
 
@@ -165,7 +165,8 @@ def open_llama(
 
 def cell_bytes(file: ModelFile, settings: LlamaSettings) -> int:
     """Return what a further cell takes: keys and values, and a place in the masks of a chunk."""
-    return kv_cache_bytes(file, 1, settings.kv_k, settings.kv_v) + _MASKS * settings.prefill_chunk
+    of_cells = kv_cache_bytes(file, CTX_STEP, settings.kv_k, settings.kv_v) // CTX_STEP
+    return of_cells + _MASKS * settings.prefill_chunk
 
 
 def llama_profile(settings: LlamaSettings, file: str, widths: tuple[int, ...], *, recurrent: bool) -> NumericsProfile:
