@@ -156,7 +156,8 @@ class Opener(ABC):
             once = " (first time only)"
         else:
             once = f" (at every start: the cache folder {self._cache_dir} cannot be written)"
-        self._on_wait(f"calibrating {file.path.name} for this device and these settings{once}")
+        paged = "; experts that do not stay in memory are read from the disk" if settings.held_experts else ""
+        self._on_wait(f"calibrating {file.path.name} for this device and these settings{once}{paged}")
 
     def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
         """From now on keep what goes into some layers of an open model, side by side, ``[n, len(layers) * width]``.

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
+from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
 
@@ -64,6 +65,9 @@ OWN_READINGS = Readings(every=((24, 8), (100, 8)))
 """For our own kernels, which take one path at every depth and for every number of rows, tile by tile (the tests hold
 them to that)."""
 
+_TIMED = (1, 2, 4)
+"""Rows of the decodes that are timed with tokens of any kind where a text of few has been read."""
+
 _NEXT_TEXT = 41
 """A text that begins so many tokens later is another one."""
 
@@ -86,6 +90,7 @@ def probe(
     lone: bool = True,
     readings: Readings = _READINGS,
     company: bool = False,
+    n_different: int | None = None,
     on_probe: Callable[[int, int], object] = lambda done, total: None,
 ) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
@@ -103,11 +108,15 @@ def probe(
             code and most differences are hidden, as by rounding to 16 bits on the way.
         readings: where texts are read in every width.
         company: the cells may be a pool, and whether texts in company have the bits of each alone is not known.
+        n_different: how many different tokens a text has; None for any number. Where weights stay on the disk that not
+            every token needs, each token that is new to the text has more of them read. What is computed of a token is
+            the same, and so are the sums that might differ; seconds are those of further tokens.
         on_probe: called with trials done, none at first, and the most that there may be; at the end they are equal.
     """
     max_rows = model.settings.max_rows
     # Any text will do, the same one every time; low ids can be control tokens.
-    text = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
+    further = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
+    text = further if n_different is None else list(islice(cycle(further[:n_different]), len(further)))
     reached = readings_in(model.n_ctx, readings.every)
     n_steps = len(_WIDTHS) * len(reached) + 2 * len(readings.lone) + company * (len(_COMPANY) + _ROUNDS)
     steps = _Steps(on_probe, 4 + n_steps if model.settings.exact else 1)
@@ -140,12 +149,28 @@ def probe(
     if company:
         in_company = bool(capabilities.reuse_step) and _keeps_company(model, text, step=steps.step)
         capabilities = replace(capabilities, in_company=in_company)
+    if n_different is not None:
+        widths = tuple(n for n in _TIMED if n <= most)
+        seconds = _seconds_of(model, further[n_different % len(further) :], [capabilities.padded(n) for n in widths])
     model.rollback(0)
     steps.end()
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
         capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
     )
+
+
+def _seconds_of(model: Probed, text: Sequence[int], widths: Sequence[int]) -> dict[int, float]:
+    """Return the seconds of a decode of each width, of tokens that follow what is in the cache."""
+    seconds, first = dict[int, float](), 0
+    model.rollback(max(0, min(model.n_past, model.n_ctx - max(widths))))
+    for width in widths:
+        began = perf_counter()
+        model.decode(Tree.sequence(text[first : first + width]))
+        seconds[width] = perf_counter() - began
+        model.rollback(model.n_past)
+        first += width
+    return seconds
 
 
 class _Steps:
@@ -520,6 +545,7 @@ def probe_once(
     lone: bool = True,
     readings: Readings = _READINGS,
     company: bool = False,
+    n_different: int | None = None,
 ) -> ProbeResult:
     """Give a model the capabilities and the profile that ``probe`` finds, or found the last time.
 
@@ -528,13 +554,21 @@ def probe_once(
         file: fingerprint of the model file.
         cache_dir: where results are kept; None for nowhere.
         can_shift: see ``Capabilities``; not probed.
-        external, lone, readings, company, on_probe: see ``probe``.
+        external, lone, readings, company, n_different, on_probe: see ``probe``.
     """
     path = _place(cache_dir, file, model.settings, model.profile) if cache_dir is not None else None
     found = _recalled(path)
     if found is None:
         try:
-            found = probe(model, external=external, lone=lone, readings=readings, company=company, on_probe=on_probe)
+            found = probe(
+                model,
+                external=external,
+                lone=lone,
+                readings=readings,
+                company=company,
+                n_different=n_different,
+                on_probe=on_probe,
+            )
         except BaseException:
             model.close()
             raise

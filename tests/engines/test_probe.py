@@ -203,6 +203,46 @@ def test_own_kernels_are_probed_in_fewer_places() -> None:
     assert counts[1] < counts[0] / 3
 
 
+class ReadingModel(RoundingModel):
+    """A model that has more to read for every token that it has not seen."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.seen: list[int] = []
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self.seen += tokens
+        super().prefill(tokens)
+
+    def decode(self, tree: Tree) -> Logits:
+        self.seen += tree.tokens
+        return super().decode(tree)
+
+
+@pytest.mark.parametrize("n_ctx", [3, 60, 640])
+@pytest.mark.parametrize("n_different", [1, 2, 9])
+def test_where_each_token_has_weights_of_its_own_read_few_are_tried_and_others_only_timed(
+    n_different: int, n_ctx: int
+) -> None:
+    model = ReadingModel(n_ctx=n_ctx)
+    found = probe(model, readings=OWN_READINGS, n_different=n_different)
+    assert tuple(found.seconds) == (1, 2, 4)
+    tried, timed = set(model.seen[:-7]), set(model.seen[-7:])
+    assert len(tried) <= n_different and len(timed) == 7 and not tried & timed
+    assert found.capabilities == probe(RoundingModel(n_ctx=n_ctx), readings=OWN_READINGS).capabilities
+    assert model.n_past == 0
+
+
+@pytest.mark.parametrize("n_different", [1, 2, 9])
+@pytest.mark.parametrize("widest", [2, 5, 8])
+def test_a_text_of_few_tokens_shows_widths_that_differ_as_any_text_does(widest: int, n_different: int) -> None:
+    for rows, cells in ((lambda n_rows, n_past, row: n_rows > widest, exact), (exact, lambda n, at, row: n > widest)):
+        model = RoundingModel(rows=rows, cells=cells)
+        found = probe(model, readings=OWN_READINGS, n_different=n_different)
+        assert found.capabilities.widths == tuple(n for n in EVERY if n <= widest)
+        assert tuple(found.seconds) == tuple(n for n in (1, 2, 4) if n <= widest)
+
+
 @pytest.mark.parametrize("values", [{}, {"n_ctx": 20}, {"n_ctx": 640, "max_rows": 1}])
 @pytest.mark.parametrize("widest", [1, 3, 16])
 def test_progress_is_told_from_nothing_to_all(widest: int, values: dict[str, Any]) -> None:

@@ -25,8 +25,10 @@ from scarce_memory import PLENTY, SCARCE, SimulatedMemory
 import edge_spec
 from edge_spec import TextModel
 from edge_spec.cli.command import main
+from edge_spec.engines.onnx import opener
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.probe import ProbeResult, probe_once
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
@@ -141,6 +143,38 @@ def test_all_of_a_transcription_is_told_as_what_the_disk_takes(
     assert lines["weights, mapped"] + lines["experts, mapped"] + paged == size
     assert whole["chosen"]["paged_bytes"] == {}
     assert said(capsys, "info", str(path), "--json")["disk_bytes"] == {"onnx": size}
+
+
+# --- the first load
+
+
+@pytest.mark.parametrize("spared", [-64 * MIB, 60 * MIB])
+def test_a_first_load_tries_about_as_many_tokens_as_use_the_experts_that_stay(
+    mixture: Path, asked: dict[str, Any], spared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Further ones would have experts read again in every decode, which takes minutes from a slow disk."""
+    tried: list[int | None] = []
+
+    def noted(*arguments: Any, n_different: int | None, **values: Any) -> ProbeResult:
+        tried.append(n_different)
+        return probe_once(*arguments, n_different=n_different, **values)
+
+    monkeypatch.setattr(opener, "probe_once", noted)
+    asked |= {"speculation": "off", "prefill_chunk": 128, "max_rows": 8, "cache_dir": tmp_path}
+    budget = plan(mixture, memory=1 << 40, **asked).chosen.needed_bytes - spared
+    said: list[str] = []
+    held = plan(mixture, memory=budget, **asked).chosen.settings.held_experts
+    edge_spec.load(mixture, memory=budget, on_wait=said.append, **asked).close()
+    calibrating = next(sentence for sentence in said if sentence.startswith("calibrating"))
+    assert ("read from the disk" in calibrating) == (spared > 0)
+    if spared < 0:
+        assert tried == [None]
+        return
+    (n,) = tried
+    assert n is not None
+    # On the average.
+    used_by = [N_EXPERTS * (1 - (1 - N_USED / N_EXPERTS) ** each) for each in (n, n + 1)]
+    assert n == 1 or used_by[0] <= held < used_by[1]
 
 
 # --- the text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -110,7 +111,12 @@ class OnnxOpener(Opener):
         model: LanguageModel
         if source is not None:
             model, probed = open_onnx(
-                source, settings, file=file.fingerprint, cache_dir=self._cache_dir, on_probe=on_probe
+                source,
+                settings,
+                file=file.fingerprint,
+                cache_dir=self._cache_dir,
+                n_different=_n_different(file, settings),
+                on_probe=on_probe,
             )
             states = model.pool.session.states
             if states is not None:
@@ -212,6 +218,7 @@ def open_onnx(
     *,
     file: str,
     cache_dir: Path | None,
+    n_different: int | None = None,
     on_probe: Callable[[int, int], object] = lambda done, total: None,
 ) -> tuple[TranscribedModel, ProbeResult]:
     """Return a session over a transcription, probed.
@@ -219,6 +226,7 @@ def open_onnx(
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's cache.
         cache_dir: where probe results are kept; None for nowhere.
+        n_different: see ``probe``.
         on_probe: called with what is done of probing the model for the first time, see ``probe``.
     """
     settings = onnx_settings(settings)
@@ -234,8 +242,22 @@ def open_onnx(
         on_probe=on_probe,
         can_shift=not source.states,
         readings=OWN_READINGS,
+        n_different=n_different,
     )
     return model, found
+
+
+def _n_different(file: ModelFile, settings: ModelSettings) -> int | None:
+    """Return how many different tokens use about as many experts as stay in memory; None if all of them do.
+
+    That many tokens are read from the disk once, however often decodes of several widths go over them.
+    """
+    n_experts, n_used = file.experts
+    n_held = settings.held_experts
+    if not n_used < n_experts or not 0 < n_held < n_experts:
+        return None
+    # If tokens choose independently, each leaves out the same share of those that none before it has chosen.
+    return max(1, int(math.log(1 - n_held / n_experts) / math.log(1 - n_used / n_experts)))
 
 
 def open_published(
