@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from collections import Counter
@@ -10,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -468,6 +470,29 @@ def test_nobody_waits_for_a_few_tokens_that_another_one_reads(letters: Any, monk
     # In between there are five, and those that lacked cells.
     assert (decodes[0], {*decodes[1:-1]}, decodes[-1]) == (1, {4}, 3)
     assert [outcome(reply) for reply in replies.answers] == [world.alone(each) for each in world.requests]
+
+
+def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
+    made, drafters = list[ref[NgramDrafter]](), choosers()
+
+    def drafter() -> Drafter:
+        chooser = drafters()
+        assert isinstance(chooser, Chooser)
+        made.append(ref(chooser.candidates[0].drafter))  # type: ignore[arg-type]
+        return chooser
+
+    world = World(letters(), [request(attempt=n, max_tokens=20) for n in range(4)], most=16, drafters=drafter)
+    target, texts = world.driver.target, list[str]()
+    for _ in range(3):
+        replies = world.replies()
+        texts.append("".join(replies.read()))
+        for text in [text for text in target.texts if target.may_drop(text)]:
+            target.drop(text)
+        del replies, text
+        gc.collect()
+        # The first text stays with the target.
+        assert sum(each() is not None for each in made) == 1
+    assert len(made) > 4 and len({*texts}) == 1
 
 
 def test_drafters_have_cells_for_every_text_that_is_written(letters: Any) -> None:

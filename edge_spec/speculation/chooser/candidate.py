@@ -29,6 +29,7 @@ class Candidate:
     """One drafter, as the chooser sees it; where several texts share a decode, one for each of them.
 
     Attributes:
+        name: of the drafter.
         drafters: it, for each text.
         has_model: whether it computes; else it is a table, whose drafts cost next to nothing.
         drafts: what it drafted last for each text; all of it, whether it was verified or not.
@@ -42,6 +43,7 @@ class Candidate:
     """
 
     def __init__(self, drafter: Drafter, *, depth: int = 9) -> None:
+        self.name = drafter.name
         self.drafters: Sequence[Drafter] = (drafter,)
         self.has_model = bool(drafter.followed)
         self.drafts: Sequence[Tree] = (EMPTY,)
@@ -66,11 +68,6 @@ class Candidate:
     def drafter(self) -> Drafter:
         """It, for the first text."""
         return self.drafters[0]
-
-    @property
-    def name(self) -> str:
-        """Of the drafter."""
-        return self.drafter.name
 
     @property
     def reach(self) -> list[float]:

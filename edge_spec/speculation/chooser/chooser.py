@@ -456,6 +456,15 @@ class Chooser(Drafter):
         for candidate in self.candidates:
             candidate.sit_with([each for other in choosers for each in other.candidates if each.name == candidate.name])
 
+    def _let_go(self, closed: Sequence[Candidate]) -> None:
+        """Hold nothing of a text whose drafters are closed: the next decision is for others."""
+        drafters = {id(candidate.drafter) for candidate in closed}
+        if any(id(drafter) in drafters for candidate in self.candidates for drafter in candidate.drafters):
+            self.text = Text()
+            self._forget_decision()
+            for candidate in self.candidates:
+                candidate.sit_with(())
+
     def join(self, other: Chooser) -> None:
         """Share what another chooser learns, which drafts for another text of the same target."""
         self.prices, self._companies = other.prices, other._companies
@@ -692,6 +701,8 @@ class Chooser(Drafter):
             candidate.drafter.restore(states, text)
 
     def close(self) -> None:
+        for company in self._companies.values():
+            company._let_go(self.candidates)
         for candidate in self.candidates:
             candidate.drafter.close()
 
