@@ -68,8 +68,8 @@ class AwaitableReply(Protocol[Piece_co]):
     def next_piece(self, reader: Reader) -> Piece_co | None:
         """Write the next piece for a reader; None at the end."""
 
-    def cancel(self) -> None:
-        """Stop soon."""
+    def ask_to_stop(self) -> None:
+        """Let whoever writes a piece of it stop soon."""
 
     def close(self) -> None:
         """Stop, and wait until it has stopped."""
@@ -92,7 +92,8 @@ class AwaitedPieces(AsyncIterator[Piece], Generic[Piece]):
             reply = weakref.ref(self._reply)
             piece = await loop.run_in_executor(self._thread, _next_of, reply, Reader.here(awaits=True))
         except CancelledError:
-            self._reply.cancel()
+            # It ends in that thread: ending it may wait for a turn at the model, and the event loop must go on.
+            self._reply.ask_to_stop()
             await loop.run_in_executor(self._thread, self._reply.close)
             raise
         if piece is None:

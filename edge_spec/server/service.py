@@ -45,7 +45,6 @@ class Service:
         at_once = settings.at_once or model.most_texts
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
-        self._writer = Writer(asyncio.get_running_loop(), lambda: self.queue.n_coming)
         self._preparing = LeavableCalls()
         self._works: set[Work] = set()
         left = model.ledger.left_bytes
@@ -55,6 +54,8 @@ class Service:
         model.ledger.claim(*_LINE, self._claimed)
         model.ledger.gauge(*_LINE, lambda: self.ledger.held_bytes)
         self._jobs = JobMaker(model, settings, self.ledger)
+        # Last: it starts a thread, which nobody would end if there were no memory for the rest.
+        self._writer = Writer(asyncio.get_running_loop(), lambda: self.queue.n_coming)
 
     async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes, lent: Loan) -> Prepared:
         """Check a request and make its prompts; what that takes is claimed as well.

@@ -189,7 +189,8 @@ class Work(AsyncIterator[Batch]):
         self._stopped = True
         replies = self.replies
         if replies is not None:
-            replies.cancel()
+            # The thread that writes them ends them: ending them here may wait for a turn at the model.
+            replies.ask_to_stop()
         elif not self._begun:
             self.task.cancel()
 

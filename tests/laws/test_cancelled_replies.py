@@ -90,3 +90,35 @@ def test_several_replies_that_are_cancelled_give_their_turn_back() -> None:
     kept.cancel()
     assert [answer.finish_reason for answer in kept.answers] == ["cancelled"] * 3
     assert elsewhere(lambda: asked(model).read()) == WHOLE
+
+
+def test_a_cancelled_task_keeps_no_event_loop_waiting_for_a_turn() -> None:
+    model = text_model()
+    kept, has_turn, may_end = asked(model, None), threading.Event(), threading.Event()
+    kept_waiting = list[bool]()
+
+    def hold() -> None:
+        with model.lock.turn():
+            has_turn.set()
+            kept_waiting.append(not may_end.wait(PATIENCE_S))
+
+    async def left() -> None:
+        reading = asyncio.ensure_future(text_of(kept))
+        while not kept.text:
+            await asyncio.sleep(0)
+        holder = threading.Thread(target=hold)
+        holder.start()
+        # Its thread has handed out a piece, of which the task does not know yet: nobody reads it, and others have
+        # the model.
+        while not (has_turn.is_set() and kept.unread_s):
+            pass
+        reading.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(reading, return_exceptions=True)
+        holder.join()
+
+    run(left())
+    assert kept_waiting == [False]
+    assert kept.finish_reason == "cancelled" and kept.has_ended

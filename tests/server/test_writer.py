@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from server_world import wait_until
 
+from edge_spec.errors import BudgetExceeded
+from edge_spec.memory import Ledger, Loan
+from edge_spec.model import TextModel
 from edge_spec.server import writing
+from edge_spec.server.service import Service
+from edge_spec.server.settings import ServerSettings
 from edge_spec.server.work_queue import WorkQueue
-from edge_spec.server.writing import Writer
+from edge_spec.server.writing import Work, Writer
 
 
 class _Asked:
@@ -72,3 +78,63 @@ def test_who_waits_for_a_place_is_not_on_the_way() -> None:
         return found
 
     assert asyncio.run(coming()) == [2, 1, 0]
+
+
+def test_a_client_that_leaves_keeps_nobody_waiting_for_a_turn(demo_models: Any) -> None:
+    """What is written for it ends where it is written, as soon as the model is free."""
+    model: TextModel = demo_models("onnx")
+    has_turn, may_end, waited = threading.Event(), threading.Event(), list[bool]()
+
+    def hold() -> None:
+        with model.lock.turn():
+            has_turn.set()
+            waited.append(not may_end.wait(60))
+
+    async def leave() -> None:
+        queue = WorkQueue(max_waiting=8, at_once=2)
+        writer = _Never()
+        replies = model.replies([[1, 2, 3]], max_tokens=8)
+        next(replies)
+        work = Work(queue.join(), writer, lambda: replies, Loan(Ledger(), "test"), in_pieces=True)  # type: ignore[arg-type]
+        await writer.asked.wait()
+        work.begin()
+        holder = threading.Thread(target=hold)
+        holder.start()
+        has_turn.wait()
+        work.stop()
+        may_end.set()
+        holder.join()
+        assert not work.take_ready(replies.reader)
+        assert replies[0].finish_reason == "cancelled"
+        work.hand_over(work.take_held(is_over=True))
+        await work.task
+
+    asyncio.run(leave())
+    assert waited == [False]
+
+
+class _Never:
+    """A writer that does not begin by itself."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    def write(self, work: Work) -> None:
+        self.asked.set()
+
+
+def test_a_server_that_has_no_memory_leaves_no_thread(demo_models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: TextModel = demo_models("onnx")
+
+    def claim(*_: object) -> None:
+        raise BudgetExceeded("requests", needed_bytes=1, allowed_bytes=0, hint="")
+
+    monkeypatch.setattr(type(model.ledger), "claim", claim)
+
+    async def serve() -> None:
+        before = {*threading.enumerate()}
+        with pytest.raises(BudgetExceeded):
+            Service(model, ServerSettings(name="demo"))
+        assert {*threading.enumerate()} <= before
+
+    asyncio.run(serve())
