@@ -14,7 +14,7 @@ from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.chat.tokenization import ConversationTokenizer
 from edge_spec.errors import BudgetExceeded, NoChatTemplate, PromptError, Sentence, SettingsError, UnfinishedReply
 from edge_spec.generation.context import Context, Notice
-from edge_spec.generation.kept_texts import KeptTexts
+from edge_spec.generation.kept_texts import Entered, KeptTexts
 from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import SuspendedCaches
@@ -361,9 +361,7 @@ class _Answer(Context):
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         self._window.fit(n_tokens, n_ctx)
 
-    def enter(
-        self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int
-    ) -> tuple[Speculator, bool] | None:
+    def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
         if self._window.fit(len(text), kept.model.n_ctx) is not None:
             # What is moved must be what this conversation has read, or nothing: another text's cells are not.
             twin, n = None, 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge_spec.errors import PromptTooLong
-from edge_spec.generation.kept_texts import KeptTexts
+from edge_spec.generation.kept_texts import Entered, KeptTexts
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
 
@@ -37,9 +37,7 @@ class Context:
         if n_tokens >= n_ctx:
             raise PromptTooLong(n_prompt=n_tokens, n_ctx=n_ctx)
 
-    def enter(
-        self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int
-    ) -> tuple[Speculator, bool] | None:
+    def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
         """Let ``text`` be written, with the cells that serve it; see ``KeptTexts.enter``. Needs a turn of the lock.
 
         Args:

@@ -389,9 +389,8 @@ class Driver:
         # Cells that were moved, or wait outside, have bits that those of another text may not have.
         if writing.context.shares and writing.owner not in self.texts.cache:
             twin, shared = self._twin(tokens, reply.group, wanted)
-        if twin is not None and twin.model.n_past < shared:
-            return None
-        return writing.context.enter(self.texts, writing.owner, tokens, twin, shared) or self._no_room(len(tokens))
+        entered = writing.context.enter(self.texts, writing.owner, tokens, twin, shared)
+        return self._no_room(len(tokens)) if entered is False else entered
 
     def _no_room(self, n_tokens: int) -> bool:
         if not self._live:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Literal, TypeAlias
 
 from edge_spec.errors import BudgetExceeded, EdgeSpecError, PoolFull, StateError
 from edge_spec.generation.lock import GenerationLock
@@ -14,13 +15,24 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.pool import TILE, Pool, pool_of
 from edge_spec.speculation.target import Target, path_of
 
-__all__ = ["TEXTS", "KeptTexts"]
+__all__ = ["TEXTS", "Entered", "KeptTexts"]
 
 TEXTS = ("texts", "caches")
 """The ledger's line of what texts take beyond the plan."""
 
-_STEPS = (4, 8, 16, 32)
-"""A pool grows by the largest of these parts of it that fits, and is not made smaller by less than the last one."""
+_STEPS = (1, 2, 4, 8, 16, 32)
+"""A pool grows by the largest of these parts of it that fits, and is not made smaller by less than the last one. All
+that is held is copied each time: twice as many cells at a time make that rare."""
+
+_SPARE = 2
+"""While memory is not scarce a pool keeps so many times the cells that texts hold: the next texts need them again."""
+
+_DRAFT_STEP = 4
+"""A pool of a drafter's model grows by this part of it at least."""
+
+Entered: TypeAlias = tuple[Speculator, bool] | Literal[False] | None
+"""A text that may be written now, and whether its cells have the tokens that it begins with; False while others need
+the cells, None while the twin with whose cells it begins has not read them yet."""
 
 
 class KeptTexts:
@@ -63,7 +75,7 @@ class KeptTexts:
         source: object | None = None,
         twin: Speculator | None = None,
         n: int = 0,
-    ) -> tuple[Speculator, bool] | None:
+    ) -> Entered:
         """Let a text be written: with the cells that its owner has, or empty.
 
         Args:
@@ -71,23 +83,22 @@ class KeptTexts:
             n_tokens: of the whole text; cells for as many, and for a draft, are given to it.
             source, twin: for a new owner, the one with whose first ``n`` tokens the text begins, and which keeps its
                 own; or a text that is being written and begins so.
-
-        Returns:
-            The text, and whether its cells have the tokens of the owner or source; None while others need the cells.
         """
         text = self._idle.pop(owner, None) if source is None else None
         has_text = text is not None and bool(text.text)
         if text is None:
             forked = twin if source is None else self._idle.get(source)
+            if forked is not None and forked is twin and forked.model.n_past < n:
+                return None
             text = self._fork(forked, n) if forked is not None else None
             has_text = text is not None
         if text is not None and not self._has_room(text):
             self._idle[owner] = text
-            return None
+            return False
         if text is None:
             text = self._empty()
             if text is None or not self._has_room(text):
-                return None
+                return False
             has_text = self._restored(text, owner if source is None else source, keep=source is not None)
         model = self._target.model
         # Cells of prompts that are still being read are taken only then.
@@ -96,7 +107,7 @@ class KeptTexts:
         n_more = min(n_tokens, model.n_ctx) - text.model.n_past + model.capabilities.max_rows
         if not self._frees(text, n_more + unread):
             self.leave(owner if has_text else None, text)
-            return None
+            return False
         self.gives_draft_cells(min(n_tokens, model.n_ctx) + model.capabilities.max_rows, text)
         return text, has_text
 
@@ -268,7 +279,7 @@ class KeptTexts:
         pool = self._target.pool
         assert pool is not None
         most = self._n_planned + self._target.most_texts * pool.n_ctx
-        # All cells are copied: by steps of a quarter that is rare. For what is only kept small steps are not worth it.
+        # For what is only kept small steps are not worth it.
         steps = [max(n, pool.n_cells // part) for part in _STEPS]
         for step in (*steps, n) if is_needed else steps:
             n_cells = pool.n_cells + step + -step % TILE
@@ -304,7 +315,7 @@ class KeptTexts:
                     break
             else:
                 if len(self._written) > 1:
-                    n_more = max(needed - pool.n_free, pool.n_cells // _STEPS[0])
+                    n_more = max(needed - pool.n_free, pool.n_cells // _DRAFT_STEP)
                     self._resize_drafts(pool, pool.n_cells + n_more + -n_more % TILE)
 
     def _resize_drafts(self, drafts: Pool, n_cells: int) -> None:
@@ -317,17 +328,18 @@ class KeptTexts:
                 drafts.resize(n_cells)
         self._claimed(self._beyond(pool.n_cells))
 
-    def shrink(self) -> None:
-        """Give back what no text holds, as far as there is more than planned."""
+    def shrink(self, *, is_scarce: bool = False) -> None:
+        """Give back what no text holds, as far as there is more than planned: all of it where memory is scarce."""
         pool = self._target.pool
         if pool is not None and self._beyond(pool.n_cells):
+            n_times = 1 if is_scarce else _SPARE
             for text in self.unowned():
                 self._empty_out(text)
             for drafts in self._target.draft_pools:
-                n_cells = max(self._planned_of(drafts), drafts.n_cells - drafts.n_free)
+                n_cells = max(self._planned_of(drafts), (drafts.n_cells - drafts.n_free) * n_times)
                 if n_cells < drafts.n_cells:
                     self._resize_drafts(drafts, n_cells)
-            n_cells = max(self._n_planned, pool.n_cells - pool.n_free)
+            n_cells = max(self._n_planned, (pool.n_cells - pool.n_free) * n_times)
             if pool.n_cells - n_cells >= pool.n_cells // _STEPS[-1]:
                 self._resized(n_cells)
             else:
@@ -384,7 +396,7 @@ class KeptTexts:
             return has_moved
         for owner in list(self._idle):
             self._suspend(owner)
-        self.shrink()
+        self.shrink(is_scarce=True)
         return has_moved or self._beyond(pool.n_cells) < before
 
     def release(self, owner: object) -> None:

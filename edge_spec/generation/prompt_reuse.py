@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Literal
 
 from edge_spec.generation.context import Context, Notice
-from edge_spec.generation.kept_texts import KeptTexts
+from edge_spec.generation.kept_texts import Entered, KeptTexts
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.text import common_prefix
@@ -46,15 +47,15 @@ class EarlierTexts:
 
     def enter(
         self, kept: KeptTexts, prompt: Sequence[int], twin: Speculator | None, n: int
-    ) -> tuple[EarlierText, Speculator, int] | None:
+    ) -> tuple[EarlierText, Speculator, int] | Literal[False] | None:
         """Let a prompt be written with the cells of the text that begins most like it. Needs a turn of the lock.
 
         Args:
             twin: a text that is being written and begins with the same ``n`` tokens.
 
         Returns:
-            Whose text it is now, the text, and how many tokens of the prompt need not be read; None while others need
-            the cells.
+            Whose text it is now, the text, and how many tokens of the prompt need not be read; or what ``Entered`` is
+            else.
         """
         model, best, shared, length = kept.model, None, 0, 0
         for owner, text in kept.texts():
@@ -73,8 +74,8 @@ class EarlierTexts:
         else:
             owner.n_read, owner.profile, source = best.n_read, best.profile, best
         entered = kept.enter(owner, len(prompt), source=source, twin=twin if best is None else None, n=shared)
-        if entered is None:
-            return None
+        if not entered:
+            return entered
         self._texts[owner] = None
         self._texts.move_to_end(owner)
         while len(self._texts) > _MAX_TEXTS:
@@ -90,12 +91,10 @@ class ReusingContext(Context):
         self._text = EarlierText()
         self._shared = 0
 
-    def enter(
-        self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int
-    ) -> tuple[Speculator, bool] | None:
+    def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
         entered = self._texts.enter(kept, text, twin, n)
-        if entered is None:
-            return None
+        if not entered:
+            return entered
         self._text, speculator, self._shared = entered
         self.session = self._text
         return speculator, self._shared > 0

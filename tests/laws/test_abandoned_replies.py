@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -204,3 +205,18 @@ def test_a_reply_asked_for_by_a_notice_is_written(most: int, awaits: bool) -> No
     assert len(written) >= 2 and len(set(written)) == 1 and written[0]
     assert reply.finish_reason == "length"
     assert text == session_of(lambda sentence: None)[1].send("abcd").read()
+
+
+def test_conversations_that_are_gone_leave_nothing() -> None:
+    model, n_objects = text_model(), list[int]()
+    for number in range(120):
+        chat = model.chat(seed=number, max_tokens=6)
+        for _ in range(2):
+            chat.send("ab").read()
+        del chat
+        if number in (39, 119):
+            gc.collect()
+            n_objects.append(len(gc.get_objects()))
+    # What was learned of costs may have grown by some objects, but nothing has for each conversation.
+    assert n_objects[1] - n_objects[0] < 40
+    assert model.session_cache_bytes == 0

@@ -251,3 +251,47 @@ def test_a_text_that_lacks_cells_to_be_moved_is_as_it_was(letters: Any) -> None:
     shared.close()
     follower.cut(10, 20)
     assert (follower.text.tokens, model.cells) == (tokens[:10] + tokens[20:], tuple(tokens[:10] + tokens[20:-1]))
+
+
+def test_a_conversation_that_has_its_own_cells_waits_for_nobody(letters: Any) -> None:
+    driver, began = new_driver(letters), [1, 2, 3, 4] * 8
+    # Prompts are read in pieces.
+    pool = driver.target.pool
+    assert isinstance(pool, TablePool)
+    pool.capabilities = replace(pool.capabilities, prefill_chunk=16)
+    kept = _Kept(0)
+    first = Reply(driver, request(0, began, max_tokens=4), lambda: 0)
+    first._context.session = kept
+    first.read()
+    asked = [request(1, [*began, *[5, 4, 3] * 40], max_tokens=4), request(2, [*began, 5, 4, 3, 1, 1], max_tokens=4)]
+    another, own = (Reply(driver, each, lambda: 0) for each in asked)
+    own._context.session = kept
+    # The other one reads what this one begins with, and is far from its end.
+    n_live = []
+    for reply in (another, own):
+        driver.advance([reply.writing], reply.reader, lambda: False)
+        n_live.append(driver.n_live)
+    assert n_live == [1, 2]
+    assert [own.read(), another.read()] == [alone(letters, each)[1] for each in reversed(asked)]
+
+
+def test_texts_that_come_and_go_do_not_move_the_pool_each_time(letters: Any, monkeypatch: Any) -> None:
+    driver, sizes, kept = new_driver(letters, n_ctx=96, rows=16), list[int](), list[_Kept]()
+    resize = TablePool.resize
+    monkeypatch.setattr(TablePool, "resize", lambda pool, n_cells: (sizes.append(n_cells), resize(pool, n_cells)))
+    n_resized = []
+    for burst in range(12):
+        for number in range(8 if burst % 2 else 16):
+            reply = Reply(driver, request(burst * 16 + number, [number % 6, burst % 6] * 5, max_tokens=40), lambda: 3)
+            kept.append(_Kept(number))
+            reply._context.session = kept[-1]
+            reply.read()
+        # As many are kept as a server keeps, and nobody asks for a while.
+        del kept[:-64]
+        driver.texts.shrink()
+        n_resized.append(len(sizes))
+    assert len(sizes) <= 8 and n_resized[6] == n_resized[-1]
+    # Where memory is scarce nothing is held that no text needs.
+    driver.texts.to_disk(True)
+    pool = driver.target.pool
+    assert pool is not None and pool.n_cells == 96 + 16
