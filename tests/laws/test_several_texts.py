@@ -490,8 +490,8 @@ def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
             target.drop(text)
         del replies, text
         gc.collect()
-        # The first text stays with the target.
-        assert sum(each() is not None for each in made) == 1
+        # The first text stays with the target, and so does the one that was written alone at last.
+        assert sum(each() is not None for each in made) == len(target.texts) <= 2
     assert len(made) > 4 and len({*texts}) == 1
 
 

@@ -56,6 +56,10 @@ def test_some_conversations_are_evicted_while_others_stay(
     def begun(subject: str) -> list[Any]:
         return turn([{"role": "user", "content": f"{subject}, {subject}! " * 12}])[0]
 
+    # As many cells as planned, whatever was asked before.
+    with served.model.lock.turn():
+        for uses_disk in (True, False):
+            served.model.texts.to_disk(uses_disk)
     begun("horse")
     before = cache.n_bytes
     begun("tree")
