@@ -81,7 +81,7 @@ def test_who_waits_for_a_place_is_not_on_the_way() -> None:
 
 
 def test_a_client_that_leaves_keeps_nobody_waiting_for_a_turn(demo_models: Any) -> None:
-    """What is written for it ends where it is written, as soon as the model is free."""
+    """Its replies are ended by the thread that writes them, as soon as the model is free."""
     model: TextModel = demo_models("onnx")
     has_turn, may_end, waited = threading.Event(), threading.Event(), list[bool]()
 
