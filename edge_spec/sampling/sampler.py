@@ -146,13 +146,7 @@ class Sampler:
         whose noisy scores differ from these by Gumbel errors of scale 1 picks a candidate with just this
         soft-max probability. Nothing follows where the grammar allows nothing.
         """
-        if self._native is not None:
-            changed, by = self._changed(row, text)
-            held: list[object] = []
-            told = self._native.asked(changed[None], self.stream, self._index(len(text)), held, by)
-            if found := native_guesses(told, n)[0]:
-                return found
-        return self._guess(row, text, n)
+        return guess_all([Asked(self, row[None], len(text), lambda _: text)], n)[0][0]
 
     def _told(self, asked: Asked, held: list[object]) -> list[bytes]:
         """Return what C is told of rows, see ``NativeDraw.asked``."""
