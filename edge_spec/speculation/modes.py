@@ -109,7 +109,7 @@ def _auto_hierarchy(models: DraftModels, *, has_draft: bool = True) -> Drafter:
     path = [_path(models.draft(trees=True), siblings=takes_trees)] if has_draft else []
     # The leaf decides alone how far to speed up the intermediate model, or not at all.
     known = models.intermediate_seconds
-    leaf = Chooser([*path, _ngram(models)], seconds=known or models.seconds, only_shape=not known)
+    leaf = Chooser([*path, _ngram(models)], seconds=known or models.seconds)
     models.remember("leaf", leaf)
     hierarchy = HierarchyDrafter(leaf, intermediate, leaf_limit=leaf.most, width=_SIBLINGS if models.takes_trees else 1)
     # The smallest model alone pays where the intermediate one is slow beside the target; a head reads that one.

@@ -90,9 +90,12 @@ def test_the_least_chance_divides_what_can_pay_from_what_cannot() -> None:
         assert prices.best_size([least * (1 + 1e-6)] * most)[0] > 0
 
 
-def test_one_hiccup_changes_little() -> None:
+@pytest.mark.parametrize("n_before", [0, 1, 2, 20])
+def test_one_hiccup_changes_little(n_before: int) -> None:
+    """It may be the first decode of all: then the next one says more."""
     curve = CostCurve({1: 1.0, 4: 1.5})
-    curve.learn(1, 1000.0)
+    for seconds in [*n_before * [1.0], 1000.0, *(n_before < 2) * [1.0]]:
+        curve.learn(1, seconds)
     assert curve(1) < 1.3
 
 

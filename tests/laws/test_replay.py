@@ -84,6 +84,29 @@ def test_texts_in_company_lose_neither_against_plain_ones_nor_one_by_one(
     assert drafting(n_texts) > 0.97 * max(plain, drafting(1))
 
 
+@pytest.mark.parametrize("factor", [6.0, 0.25])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", ["rows that cost much", "rows in groups of four", "every row as much as the first"])
+@pytest.mark.parametrize("n_texts", [1, 2, 4])
+def test_seconds_of_another_day_mislead_no_texts_in_company(
+    n_texts: int, name: str, temperature: float, factor: float
+) -> None:
+    """All widths were measured too slow or too fast alike, and only some of them are decoded."""
+
+    def curve(n: int) -> float:
+        return seconds(CURVES[name], n)
+
+    def drafting(factor: float) -> float:
+        replays = [
+            Replay(drafter, replies, 0.0 if drafter == "ngram" else STEP_S)
+            for drafter, replies in read_recordings(TRACES / "demo-1b", temperature).items()
+        ]
+        asked = {"own_s": OWN_S, "call_s": CALL_S, "greedy": temperature == 0, "n_texts": n_texts}
+        return speed(list(replayed_rounds(replays, curve, first=lambda n: factor * curve(n), **asked)))
+
+    assert drafting(factor) > 0.93 * drafting(1)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", CURVES)
 def test_a_table_alone_is_asked_where_that_pays(name: str, temperature: float) -> None:

@@ -101,7 +101,6 @@ class Chooser(Drafter):
     Args:
         drafters: one without a model (a table) counts as free to call.
         seconds: first estimates of seconds per decode of the target, by number of rows.
-        only_shape: whether these are another model's, see ``CostCurve``.
         most: nodes of the largest draft.
         n_texts: how many texts share a decode.
         clock: tells seconds.
@@ -117,14 +116,13 @@ class Chooser(Drafter):
         drafters: Sequence[Drafter],
         *,
         seconds: Mapping[int, float] | None = None,
-        only_shape: bool = False,
         most: int = 9,
         n_texts: int = 1,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.most = most
         self.n_texts = n_texts
-        self.prices = Prices(CostCurve(seconds, only_shape=only_shape), most, n_texts)
+        self.prices = Prices(CostCurve(seconds), most, n_texts)
         self.candidates = [Candidate(drafter, depth=most) for drafter in drafters]
         self._names = tuple(candidate.name for candidate in self.candidates)
         # What decides for several texts, by their number and the drafters that all have; and the one of the last round.

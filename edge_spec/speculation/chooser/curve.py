@@ -13,6 +13,9 @@ __all__ = ["CostCurve"]
 _COMMON, _OWN = 0.1, 0.04
 """How fast the factor and the shape of one width follow what is measured."""
 
+_BEFORE = 3
+"""Decodes that the first shape of a width counts as much as: its first own ones are learned from faster."""
+
 _RECENT = 16
 """If a width was decoded at most so many decodes ago, a change of its seconds is taken for one of the device."""
 
@@ -41,23 +44,24 @@ at most."""
 class CostCurve:
     """Seconds of a decode by its number of rows: a measured shape times one factor, refined while it runs.
 
-    The first shape comes from the probe. The factor follows what all decodes have in common: a second program, a
-    processor that throttles, a cache that fills. The shape of each width but the narrowest follows its own decodes, and
-    widths that are not decoded follow those that are: where one turns out steeper than it seemed, so do they, and more
-    rows never seem cheaper than fewer. Between known widths the curve is linear.
+    The first shape comes from the probe, from an earlier run or from another model; the first decodes say how fast this
+    model is now. From then on the factor follows what all decodes have in common: a second program, a processor that
+    throttles, a cache that fills. The shape of each width but the narrowest follows its own decodes, and widths that
+    are not decoded follow those that are: where one turns out steeper than it seemed, so do they, and more rows never
+    seem cheaper than fewer. Between known widths the curve is linear.
 
     Args:
         seconds: first estimates by number of rows.
-        only_shape: whether they are those of another model, so that the first decode says how fast this one is.
     """
 
-    def __init__(self, seconds: Mapping[int, float] | None = None, *, only_shape: bool = False) -> None:
+    def __init__(self, seconds: Mapping[int, float] | None = None) -> None:
         self._shape = _rising({n: s for n, s in (seconds or {}).items() if s > 0})
         self._widths = sorted(self._shape)
         self._factor = 1.0
-        self._only_shape = only_shape and bool(self._shape)
         self._n_decodes = 0
+        # Of each width the number of its last decode, and how many taught its shape.
         self._last: dict[int, int] = {}
+        self._n_taught: dict[int, int] = {}
 
     def __call__(self, n_rows: int) -> float:
         """Return seconds of a decode of ``n_rows`` rows; 0 while nothing is known."""
@@ -92,8 +96,8 @@ class CostCurve:
             if not known:
                 return
         expected = self._factor * self._shape[n_rows]
-        if self._only_shape and seconds > 0:
-            self._only_shape = False
+        if (self._n_decodes == 1 and seconds > 0) or (self._n_decodes == 2 and 0 < seconds < expected):
+            # The first estimates may be another model's or another day's; the very first decode prepares buffers.
             self._factor *= seconds / expected
             return
         if last is None and seconds > expected:
@@ -110,7 +114,9 @@ class CostCurve:
             self._factor *= ratio**_COMMON
         rise = self._rise(n_rows)
         # A width that was not decoded for long has missed corrections.
-        self._shape[n_rows] *= ratio ** (1 - (1 - _OWN) ** min(age, _UNSEEN))
+        self._n_taught[n_rows] = self._n_taught.get(n_rows, 0) + 1
+        rate = max(_OWN, 1 / (self._n_taught[n_rows] + _BEFORE))
+        self._shape[n_rows] *= ratio ** (1 - (1 - rate) ** min(age, _UNSEEN))
         self._lead(n_rows, self._rise(n_rows) / rise)
 
     def as_json(self) -> dict[str, float]:
@@ -127,8 +133,6 @@ class CostCurve:
         if not shape:
             raise ValueError("a curve of no width")
         self._shape, self._widths, self._factor = shape, sorted(shape), 1.0
-        # Now it is known how fast this model is.
-        self._only_shape = False
 
     def _rise(self, n_rows: int) -> float:
         """Return how much more than the narrowest width a width takes, and a little for every row."""
