@@ -216,7 +216,9 @@ def main(arguments: list[str] | None = None) -> Any:
             code = _complain(f"standard output: {error.strerror or error}; check where it goes")
         else:
             name = f"{error.filename}: " if error.filename else ""
-            code = _complain(f"{name}{error.strerror or error}; check the path, its permissions and the disk")
+            is_folder = isinstance(error, IsADirectoryError)
+            todo = "name a file in it" if is_folder else "check the path, its permissions and the disk"
+            code = _complain(f"{name}{error.strerror or error}; {todo}")
         _forget_stdout()
     except MemoryError:
         code = _complain("out of memory; use a smaller --ctx or a smaller model")

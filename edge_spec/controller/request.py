@@ -164,19 +164,26 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
         n_texts=asked.texts,
         draft_limit=limit,
         next_limit=asked.next_limit,
-        notes=tuple(filter(None, (note, plainly, *_notes(family, target, settings.n_ctx)))),
+        notes=tuple(filter(None, (note, plainly, *_notes(family, target, settings)))),
     )
 
 
-def _notes(family: Family, target: ModelFile, n_ctx: int) -> Iterator[str]:
-    """Yield what the user should know of the files."""
+def _notes(family: Family, target: ModelFile, settings: ModelSettings) -> Iterator[str]:
+    """Yield what the user should know of the files and of what cannot be as asked for."""
+    for name, n in zip(("n_threads", "n_threads_batch"), settings.threads, strict=True):
+        if (asked := getattr(settings, name)) > n:
+            yield Sentence(
+                f"{{{name}}} is {{asked}}, and this processor runs {{n}} threads at a time: these are used",
+                asked=asked,
+                n=n,
+            )
     if family.note:
         yield family.note
     trained = target.n_ctx_train
-    if 0 < trained < n_ctx:
+    if 0 < trained < settings.n_ctx:
         said = "{file} was trained for {trained} tokens, not {asked}; {instead} avoids that"
         instead = Arguments(n_ctx=trained)
-        yield Sentence(said, file=target.path.name, trained=trained, asked=n_ctx, instead=instead)
+        yield Sentence(said, file=target.path.name, trained=trained, asked=settings.n_ctx, instead=instead)
 
 
 def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> tuple[Mode, dict[str, ModelFile], str]:

@@ -88,8 +88,8 @@ class SamplerSettings:
     ``2 * mirostat_tau`` and moves by ``mirostat_eta`` times the difference between ``mirostat_tau`` and the surprise
     of each token. A grammar comes before everything.
 
-    At least one token always stays. ``seed`` picks the noise (0 <= seed < 2**64), ``attempt`` counts retries of the
-    same prompt.
+    At least one token always stays. ``seed`` picks the noise, ``attempt`` counts retries of the same prompt. Other
+    programs have seeds of 64 bits with a sign: a negative one is that of the same bits without.
 
     Differences from llama.cpp: the lowest id goes first among equal logits, where llama.cpp's order depends on its
     sort; masses are float64; tokens that are already removed do not count for ``typical_p``, where llama.cpp's
@@ -132,10 +132,11 @@ class SamplerSettings:
         require_in_range(SAMPLER_OPTIONS, self)
         require("mirostat", self.mirostat != 1, "0 (off) or 2")
         for name in ("seed", "attempt"):
-            value = getattr(self, name)
-            require(name, has_kind(value, Integral), "a whole number")
-            hint = "leave it out for a random one" if name == "seed" else ""
-            require(name, 0 <= value < 1 << 64, "from 0 to 2**64 - 1", hint)
+            require(name, has_kind(getattr(self, name), Integral), "a whole number")
+        hint = "leave it out for a random one"
+        require("seed", -(1 << 63) <= self.seed < 1 << 64, "from -2**63 to 2**64 - 1", hint)
+        object.__setattr__(self, "seed", self.seed % (1 << 64))
+        require("attempt", 0 <= self.attempt < 1 << 64, "from 0 to 2**64 - 1")
         wanted = "a list of texts of at least one character"
         require("dry_breakers", isinstance(self.dry_breakers, list | tuple), wanted)
         require("dry_breakers", all(isinstance(x, str) and x for x in self.dry_breakers), wanted)

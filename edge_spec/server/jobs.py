@@ -202,7 +202,7 @@ class JobMaker:
             **self._passed(asked, body),
             "max_tokens": asked.limit or self._settings.max_tokens,
             "stop": asked.stop,
-            "seed": asked.seed % (1 << 64) if asked.seed is not None else None,
+            "seed": asked.seed,
             "grammar": grammar,
             "logprobs": logprobs,
             "reuse": True,

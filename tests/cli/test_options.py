@@ -251,7 +251,13 @@ OF_MODELS = (
     ("--memory", "banana"),
     ("--memory", "0"),
 )
-OF_REPLIES = (("--max-tokens", "0"), ("--max-tokens", "x"), ("--seed", "-1"), ("--top-p", "3"), ("--mirostat", "1"))
+OF_REPLIES = (
+    ("--max-tokens", "0"),
+    ("--max-tokens", "x"),
+    ("--seed", str(1 << 64)),
+    ("--top-p", "3"),
+    ("--mirostat", "1"),
+)
 OTHERS = {
     "serve": ["demo"],
     "pair": ["demo", "demo"],

@@ -76,6 +76,22 @@ def test_a_plan_tells_what_loading_would(capfd: pytest.CaptureFixture[str]) -> N
     assert any("was trained for" in note for note in json.loads(told("plan", "--json")[0])["notes"])
 
 
+def test_threads_beyond_those_of_the_processor_are_told(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_spec.engines.settings.cores", lambda: (2, 4))
+    said = "is {}, and this processor runs 4 threads at a time: these are used"
+    for asked, notes in (
+        ({"--threads": "4", "--threads-batch": "4"}, []),
+        ({"--threads": "5"}, ["--threads " + said.format(5)]),
+        ({"--threads": "1", "--threads-batch": "512"}, ["--threads-batch " + said.format(512)]),
+    ):
+        with pytest.raises(SystemExit) as left:
+            main(["plan", "demo", *(word for pair in asked.items() for word in pair)])
+        assert not left.value.code
+        assert re.findall("edge-spec: note: (--threads.*)", capfd.readouterr().err) == notes
+
+
 def test_a_plan_has_one_unit(piped: Piped) -> None:
     plan = piped("plan", "demo", "--threads", "1", "--memory", "40GiB")
     table = plan[plan.index("who ") :]

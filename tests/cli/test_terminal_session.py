@@ -279,7 +279,7 @@ def test_a_pipe_gets_answers_and_nothing_else(pipe: Pipe, tmp_path: Path, probe_
         ([], b"/nonsense\n", b"there is no command"),
         ([], b"/set top_p 3\n", b"error: top_p is 3.0"),
         ([], b'"""open\n', b"close it"),
-        (["--session", "."], b"Hello\n", b"irectory"),
+        (["--session", "."], b"Hello\n", b".: Is a directory; name a file in it"),
         (["--session", "junk"], b"Hello\n", b"conversation"),
         (["--system", "long " * 2000], b"Hello\n", b"shorten the prompt or raise --ctx"),
     ],

@@ -96,7 +96,7 @@ def test_help_shows_every_option_with_default_and_text(function: Any, options: M
         ({"logprobs": 1001}, "logprobs is 1001 and must be from 0 to 1000"),
         ({"ignore_eos": "yes"}, "ignore_eos is 'yes' and must be True or False"),
         ({"raw": None}, "raw is None and must be True or False"),
-        ({"seed": -1}, "seed is -1 and must be from 0 to 2**64 - 1; leave it out for a random one"),
+        ({"seed": 1 << 64}, f"seed is {1 << 64} and must be from -2**63 to 2**64 - 1; leave it out for a random one"),
         ({"timeout": 0}, "timeout is 0 and must be a number of seconds above 0; leave it out for no limit"),
         ({"stop": ["a", ""]}, "stop must be texts that are not empty; give texts of at least one character"),
         ({"top_k": -1}, "top_k is -1 and must be 0 or more"),

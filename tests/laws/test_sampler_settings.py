@@ -41,8 +41,8 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("mirostat", 1, "0 .off. or 2"),
     ("mirostat_tau", 0.0, "above 0"),
     ("mirostat_eta", -0.1, "from 0"),
-    ("seed", -1, "from 0 to 2..64 - 1"),
-    ("seed", 1 << 64, "from 0 to 2..64 - 1"),
+    ("seed", -(1 << 63) - 1, "from -2..63 to 2..64 - 1"),
+    ("seed", 1 << 64, "from -2..63 to 2..64 - 1"),
     ("attempt", -1, "from 0 to 2..64 - 1"),
     ("attempt", 1 << 64, "from 0 to 2..64 - 1"),
     ("logit_bias", {-1: 0.0}, "token ids"),
@@ -107,6 +107,11 @@ def test_bounds_themselves_are_allowed() -> None:
     ):
         allowed = SamplerSettings.of(bounds)
         assert {name: getattr(allowed, name) for name in bounds} == bounds
+
+
+@pytest.mark.parametrize("seed", [-1, -7, -(1 << 63)])
+def test_a_negative_seed_is_that_of_the_same_bits_without_a_sign(seed: int) -> None:
+    assert SamplerSettings(seed=seed) == SamplerSettings(seed=seed + (1 << 64)) != SamplerSettings(seed=1)
 
 
 def test_penalties_are_off_unless_they_change_something() -> None:
