@@ -218,7 +218,7 @@ def test_after_close_nothing_works() -> None:
         ({"temprature": 1.0}, SettingsError),
         ({"temperature": -1.0}, SettingsError),
         ({"temperature": "hot"}, SettingsError),
-        ({"seed": -1}, SettingsError),
+        ({"seed": 1 << 64}, SettingsError),
         ({"logit_bias": {5: 1.0}}, SettingsError),
         ({"max_tokens": 0}, SettingsError),
         ({"stop": ""}, SettingsError),

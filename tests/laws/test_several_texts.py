@@ -15,6 +15,7 @@ from weakref import ref
 
 import numpy as np
 import pytest
+from clock import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_choices import RandomChoices
@@ -141,19 +142,19 @@ class Careless(Drafter):
         return Tree(tuple(place % (N_VOCAB + 1) for place in range(place, place + n)), (-1, -1, *range(n - 2)))
 
 
-def choosers() -> Callable[[], Drafter]:
+def choosers(clock: Callable[[], float] = perf_counter) -> Callable[[], Drafter]:
     """Return what makes choosers that learn together."""
-    first = Chooser([NgramDrafter(), Careless(), Repeat()], seconds={1: 1.0, 64: 1.1})
+    first = Chooser([NgramDrafter(), Careless(), Repeat()], seconds={1: 1.0, 64: 1.1}, clock=clock)
 
     def another() -> Drafter:
-        chooser = Chooser([NgramDrafter(), Careless(), Repeat()])
+        chooser = Chooser([NgramDrafter(), Careless(), Repeat()], clock=clock)
         chooser.join(first)
         return chooser
 
     return another
 
 
-def models(kind: str, n_cells: int | None = None) -> Callable[[], Drafter]:
+def models(kind: str, n_cells: int | None = None, clock: Callable[[], float] = perf_counter) -> Callable[[], Drafter]:
     """Return what makes drafters whose models are paths of one pool each, with so many cells."""
     pools = [
         TableModel(random_table(N_VOCAB, order=2, seed=seed), n_ctx=N_CTX, n_cells=n_cells, max_rows=8).pool
@@ -162,7 +163,7 @@ def models(kind: str, n_cells: int | None = None) -> Callable[[], Drafter]:
     known: dict[str, Chooser] = {}
 
     def choice(name: str, *drafters: Drafter) -> Chooser:
-        chooser = Chooser([*drafters, NgramDrafter()], seconds={1: 1.0, 64: 1.1})
+        chooser = Chooser([*drafters, NgramDrafter()], seconds={1: 1.0, 64: 1.1}, clock=clock)
         chooser.join(known.setdefault(name, chooser))
         return chooser
 
@@ -178,18 +179,19 @@ def models(kind: str, n_cells: int | None = None) -> Callable[[], Drafter]:
     return drafter
 
 
-DRAFTERS: Mapping[str, Callable[[], Callable[[], Drafter]]] = {
+DRAFTERS: Mapping[str, Callable[[Callable[[], float]], Callable[[], Drafter]]] = {
     **{
         f"{kind} {n_cells}": partial(models, kind, n_cells)
         for kind in ("sequence", "tree", "hierarchy", "auto", "nested")
         for n_cells in (None, 16, 64, 1000)
     },
-    "ngram": lambda: NgramDrafter,
+    "ngram": lambda clock: NgramDrafter,
     "auto": choosers,
-    "random": lambda: lambda: RandomChoices([NgramDrafter(), Careless()], 5),
-    "repeat": lambda: Repeat,
-    "careless": lambda: Careless,
+    "random": lambda clock: lambda: RandomChoices([NgramDrafter(), Careless()], 5),
+    "repeat": lambda clock: Repeat,
+    "careless": lambda clock: Careless,
 }
+"""What makes drafters for the texts of a world, of the clock by which their choosers go."""
 
 
 @st.composite
@@ -213,7 +215,7 @@ def worlds(draw: st.DrawFn, letters: Any, letter_grammar: Any) -> World:
             )
         )
     budget = draw(st.sampled_from([None, None, 0, 100, 200]))
-    drafters = DRAFTERS[draw(st.sampled_from(sorted(DRAFTERS)))]()
+    drafters = DRAFTERS[draw(st.sampled_from(sorted(DRAFTERS)))](perf_counter)
     most = draw(st.sampled_from([1, 2, 3, 4, 16]))
     return World(letters(end), requests, most=most, budget=budget, drafters=drafters)
 
@@ -342,11 +344,13 @@ def test_as_many_as_a_decode_has_rows_are_written_at_once(letters: Any, monkeypa
 @pytest.mark.parametrize("name", sorted(name for name in DRAFTERS if name != "random" and not name.endswith(" 16")))
 def test_rows_that_texts_leave_go_to_drafts(letters: Any, name: str, monkeypatch: Any) -> None:
     requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
-    world = World(letters(), requests, most=8, drafters=DRAFTERS[name]())
+    clock = Clock.of_rounds(monkeypatch)
+    world = World(letters(), requests, most=8, drafters=DRAFTERS[name](clock))
     decodes: list[list[int]] = []
     decode = TablePool.decode
 
     def watched(self: TablePool, trees: Any) -> Any:
+        clock.now += 1.0 if self is world.model.pool else 0.01
         if self is world.model.pool:
             decodes.append([len(tree) for _, tree in trees])
         return decode(self, trees)
@@ -371,7 +375,7 @@ def test_a_fixed_mode_drafts_as_alone_and_shares_rows_evenly(
     letters: Any, name: str, n_rows: int, drafted: list[int], monkeypatch: Any
 ) -> None:
     requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
-    world = World(letters(), requests, most=n_rows, drafters=DRAFTERS[name]())
+    world = World(letters(), requests, most=n_rows, drafters=DRAFTERS[name](perf_counter))
     rounds, decode = list[list[int]](), TablePool.decode
 
     def watched(self: TablePool, trees: Any) -> Any:
@@ -390,11 +394,13 @@ def test_a_fixed_mode_drafts_as_alone_and_shares_rows_evenly(
 @pytest.mark.parametrize("kind", ["sequence", "tree", "hierarchy", "nested"])
 def test_a_model_drafts_a_level_of_all_texts_in_one_decode(letters: Any, kind: str, monkeypatch: Any) -> None:
     requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
-    world = World(letters(), requests, most=16, drafters=models(kind, 1000))
+    clock = Clock.of_rounds(monkeypatch)
+    world = World(letters(), requests, most=16, drafters=models(kind, 1000, clock))
     counts: Counter[int] = Counter()
     decode = TablePool.decode
 
     def watched(self: TablePool, trees: Any) -> Any:
+        clock.now += 1.0 if self is world.model.pool else 0.01
         if self is not world.model.pool:
             counts[len(trees)] += 1
         return decode(self, trees)

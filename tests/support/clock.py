@@ -11,7 +11,7 @@ __all__ = ["Clock"]
 
 @dataclass
 class Clock:
-    """The clock by which replies end.
+    """The clock by which replies end, or rounds are measured.
 
     Attributes:
         now: what it shows, in seconds.
@@ -26,6 +26,14 @@ class Clock:
         """Return a clock that all replies of a test go by."""
         clock = cls(tick=tick)
         monkeypatch.setattr("edge_spec.generation.request.monotonic", clock)
+        return clock
+
+    @classmethod
+    def of_rounds(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        """Return a clock by which all rounds of a test are measured."""
+        clock = cls()
+        for module in ("generation.driver", "speculation.loop", "speculation.round"):
+            monkeypatch.setattr(f"edge_spec.{module}.perf_counter", clock)
         return clock
 
     def __call__(self) -> float:
