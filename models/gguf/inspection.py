@@ -175,7 +175,7 @@ def _require_a_whole_model(header: GGUFHeader, n_tensors: int) -> None:
 _NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))
 """Types that no matrix of a model has: libraries have no product for them, and some call one all the same."""
 
-_EXACT = re.compile(r"norm|bias$|^rope_|ssm_(a|d|conv1d)\b|sinks")
+_EXACT = re.compile(r"norm|bias$|^rope_|ssm_(a|d|conv1d(_[qkv])?)\b|shortconv\.conv\b|sinks")
 """Names of what is added or multiplied number by number, which libraries read as F32."""
 
 

@@ -78,6 +78,20 @@ def test_norms_are_exact(name: str, sound: Callable[[], HostileGGUF], tmp_path: 
         inspect(model.write(tmp_path / "norm.gguf"))
 
 
+@pytest.mark.parametrize("kind", ["F16", "BF16"])
+@pytest.mark.parametrize(("family", "name"), [("lfm2", "shortconv.conv"), ("qwen35", "ssm_conv1d")])
+def test_convolutions_are_exact(family: str, name: str, kind: str, tmp_path: Path) -> None:
+    """llama.cpp's operator reads them as F32 and ends the process otherwise."""
+    model = read_gguf(write_hybrid(tmp_path / "sound.gguf", SMALL_HYBRIDS[family], "F32", seed=1))
+    inspect(model.write(tmp_path / "copy.gguf"))
+    name = next(each for each in model.tensors if each.endswith(f"{name}.weight"))
+    shape, _, _ = model.tensors[name]
+    made = TYPES[kind]
+    model.tensors[name] = (shape, made.number, bytes(made.row_bytes(shape[0]) * shape[1]))
+    with pytest.raises(UnsupportedModel, match=f"{name}.*{kind}, not F32"):
+        inspect(model.write(tmp_path / "typed.gguf"))
+
+
 @pytest.mark.parametrize("name", ["dimension_count", "dimension_count_swa"])
 def test_rotary_embeddings_turn_some_numbers(name: str, sound: Callable[[], HostileGGUF], tmp_path: Path) -> None:
     """With none of a model that has them, decodes of llama.cpp may never end."""
