@@ -9,11 +9,18 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillWorking
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TypeVar
 
-__all__ = ["hears_interrupts", "interruptible", "leaves_in_order", "raise_interrupt", "silent_keys"]
+__all__ = [
+    "hears_interrupts",
+    "interruptible",
+    "keeps_what_is_drawn",
+    "leaves_in_order",
+    "raise_interrupt",
+    "silent_keys",
+]
 
 T = TypeVar("T")
 
@@ -90,9 +97,20 @@ def raise_interrupt() -> None:
     raise KeyboardInterrupt
 
 
-@contextmanager
-def silent_keys() -> Iterator[None]:
+def silent_keys() -> AbstractContextManager[None]:
     """Inside, typed keys are not echoed but kept for the next line. Ctrl-C and the like still work."""
+    return _terminal_flags(off="ECHO")
+
+
+def keeps_what_is_drawn() -> AbstractContextManager[None]:
+    """Inside, Ctrl-C throws nothing away: a terminal drops what was drawn and its window has not shown yet, and what
+    was typed ahead (termios(3), NOFLSH)."""
+    return _terminal_flags(on="NOFLSH")
+
+
+@contextmanager
+def _terminal_flags(*, on: str = "", off: str = "") -> Iterator[None]:
+    """Inside, a local flag of the terminal is set and another one is not; nothing changes where there is none."""
     try:
         import termios
 
@@ -105,9 +123,9 @@ def silent_keys() -> Iterator[None]:
     except termios.error:
         yield
         return
-    silent = list(before)
-    silent[3] &= ~termios.ECHO
-    termios.tcsetattr(keys, termios.TCSANOW, silent)
+    changed = list(before)
+    changed[3] = (changed[3] | getattr(termios, on, 0)) & ~getattr(termios, off, 0)
+    termios.tcsetattr(keys, termios.TCSANOW, changed)
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click.exceptions import Exit
 
-from edge_spec.cli.interrupt import hears_interrupts, leaves_in_order, raise_interrupt
+from edge_spec.cli.interrupt import hears_interrupts, keeps_what_is_drawn, leaves_in_order, raise_interrupt
 from edge_spec.cli.terminal.commands import find
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.wording import described
@@ -32,7 +32,8 @@ class ConversationLoop:
         """
         conversation = self._conversation
         # At a terminal Ctrl-C does not end the chat, as /quit and Ctrl-D do; without one, it ends the program.
-        with leaves_in_order(), hears_interrupts((lambda: None) if self._reader.is_interactive else raise_interrupt):
+        listener = (lambda: None) if self._reader.is_interactive else raise_interrupt
+        with leaves_in_order(), hears_interrupts(listener), keeps_what_is_drawn():
             try:
                 while not conversation.is_over:
                     self._turn()
