@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +17,11 @@ __all__ = ["Conversation", "Message", "Turn"]
 
 ROLES = ("system", "user", "assistant", "tool")
 
+_NOTHING: Mapping[str, Any] = {}
+"""What most messages have besides their text: one for all, since a program may hold many conversations."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
     """One message.
 
@@ -45,6 +49,9 @@ class Message:
             raise PromptError(f"{self.role!r} is not the role of a message", hint=f"use one of {', '.join(ROLES)}")
         if not isinstance(self.content, str):
             raise PromptError(f"a message is a text, not {type(self.content).__name__}")
+        for name in ("drawn", "statistics"):
+            if not getattr(self, name):
+                object.__setattr__(self, name, _NOTHING)
 
     @property
     def is_finished(self) -> bool:
@@ -97,7 +104,7 @@ class Message:
             raise PromptError("a message lacks its role or its content") from None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
     """A question and its answer, as positions in the conversation.
 
@@ -116,23 +123,26 @@ class Turn:
     seen_from: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
     """Messages, and the tokens that they are rendered to.
 
     Attributes:
         messages: the system message, if there is one, then questions and answers.
-        tokens: all of them, as the models read and wrote them.
+        tokens: all of them, as the models read and wrote them; four bytes each.
         turns: one for every question.
         head: tokens of the system message.
         seen_from: where the window starts now, see ``Window``.
     """
 
     messages: tuple[Message, ...] = ()
-    tokens: tuple[int, ...] = ()
+    tokens: Sequence[int] = ()
     turns: tuple[Turn, ...] = ()
     head: int = 0
     seen_from: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", array("i", self.tokens))
 
     @property
     def system(self) -> Message | None:
@@ -174,16 +184,16 @@ class Conversation:
             seen_from=turn.seen_from,
         )
 
-    def answered(self, message: Message, tokens: Iterable[int], window: Window) -> Conversation:
+    def answered(self, message: Message, tokens: Sequence[int], window: Window) -> Conversation:
         """With an answer; ``tokens`` are those of the whole conversation."""
-        return replace(self, messages=(*self.messages, message), tokens=tuple(tokens), seen_from=window.start)
+        return replace(self, messages=(*self.messages, message), tokens=tokens, seen_from=window.start)
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; see ``located``."""
         return {
             "messages": [message.to_json() for message in self.messages],
             "tokens": list(self.tokens),
-            "turns": [{**vars(turn), "rest": list(turn.rest)} for turn in self.turns],
+            "turns": [{**asdict(turn), "rest": list(turn.rest)} for turn in self.turns],
             "head": self.head,
             "seen_from": self.seen_from,
         }
@@ -209,4 +219,4 @@ class Conversation:
             or not 0 <= min(seen) <= max(seen) <= max(Window().start, len(tokens))
         ):
             raise StateError("turns of the conversation lie outside of its text", hint="load another file")
-        return replace(self, tokens=tuple(tokens), turns=turns, head=head, seen_from=seen_from)
+        return replace(self, tokens=tokens, turns=turns, head=head, seen_from=seen_from)

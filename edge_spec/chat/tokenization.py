@@ -64,9 +64,7 @@ class ConversationTokenizer:
             seen_from=conversation.seen_from,
         )
         head = conversation.head if conversation.turns else self._head(conversation.system)
-        return replace(
-            conversation, messages=messages, tokens=tuple(tokens), turns=(*conversation.turns, turn), head=head
-        )
+        return replace(conversation, messages=messages, tokens=tokens, turns=(*conversation.turns, turn), head=head)
 
     def asked_again(self, conversation: Conversation) -> Conversation:
         """Return the conversation as it was when its last question had been asked.
@@ -80,8 +78,8 @@ class ConversationTokenizer:
     def written(self, conversation: Conversation, prompt: Sequence[int]) -> tuple[int, ...]:
         """Return the last answer's tokens, which follow ``prompt``: as they were written, or else tokenized again."""
         assert conversation.answer is not None
-        if conversation.tokens[: len(prompt)] == tuple(prompt):
-            return conversation.tokens[len(prompt) :]
+        if tuple(conversation.tokens[: len(prompt)]) == tuple(prompt):
+            return tuple(conversation.tokens[len(prompt) :])
         prompts = self._model.prompts
         return tuple(prompts.tokenize_answer(conversation.answer.content, prompts.opening(prompt)))
 
