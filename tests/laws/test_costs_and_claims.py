@@ -100,16 +100,19 @@ def test_one_hiccup_changes_little(n_before: int) -> None:
 
 
 def test_widths_that_are_not_decoded_do_not_drift_away() -> None:
-    """They follow the others, and stay as near: hiccups, long and short texts in turn."""
-    true, chance = {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.0, 16: 3.0}, random.Random(3)
-    curve = CostCurve(true)
-    for _ in range(1000):
-        device = chance.choice((0.7, 1.0, 1.6))
-        for n in chance.choices((1, 2, 8), (20, 2, 1), k=60):
-            curve.learn(n, true[n] * device * chance.lognormvariate(0, 0.1) * chance.choices((1, 6), (50, 1))[0])
-    for _ in range(100):
-        curve.learn(1, true[1])
-    assert [curve(n) / curve(1) for n in true] == pytest.approx(list(true.values()), rel=0.35)
+    """They follow the nearest of the others, and stay as near: hiccups, long and short texts in turn."""
+    true, errors = {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.0, 16: 3.0}, list[float]()
+    for seed in range(40):
+        curve, chance = CostCurve(true), random.Random(seed)
+        for _ in range(1000):
+            device = chance.choice((0.7, 1.0, 1.6))
+            for n in chance.choices((1, 2, 8), (20, 2, 1), k=60):
+                curve.learn(n, true[n] * device * chance.lognormvariate(0, 0.1) * chance.choices((1, 6), (50, 1))[0])
+        for _ in range(100):
+            curve.learn(1, true[1])
+        seconds = [curve(n) for n in true]
+        errors.append(max(abs(found / seconds[0] / s - 1) for found, s in zip(seconds, true.values(), strict=True)))
+    assert sorted(errors)[35] < 0.35 and max(errors) < 1
 
 
 def test_trials_cost_half_a_percent_of_the_time_and_less_where_they_keep_failing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from edge_spec.speculation.chooser.records import positive, whole
@@ -154,15 +155,26 @@ class CostCurve:
         return n_rows not in self._last or self._n_decodes - self._last[n_rows] > _STALE
 
     def _lead(self, n_rows: int, steeper: float) -> None:
-        """Let the widths that were not decoded for long follow one that is steeper by so much than it seemed."""
-        shape, narrowest = self._shape, self._shape[self._widths[0]]
-        for n in self._widths[1:]:
-            if self._is_stale(n):
-                little = _LITTLE * narrowest * (n - self._widths[0])
-                followed = narrowest + max(0.0, self._rise(n) * steeper - little)
-                # What a noisy moment of one width says of others is not worth much more than rows one by one.
-                followed = min(followed, _CLIFF * narrowest * n / self._widths[0])
-                shape[n] = max(followed, shape[n_rows]) if n > n_rows else min(followed, shape[n_rows])
+        """Let the widths that were not decoded for long follow one that is steeper by so much than it seemed.
+
+        They lie on either side of it, up to the next one that was decoded lately, which bounds them: what lies beyond
+        follows that one. A width of few rows would pass its noise on to all others, many times larger.
+        """
+        shape, widths, place = self._shape, self._widths, self._widths.index(n_rows)
+        first, end = place, place + 1
+        while first > 1 and self._is_stale(widths[first - 1]):
+            first -= 1
+        while end < len(widths) and self._is_stale(widths[end]):
+            end += 1
+        narrowest, least = shape[widths[0]], shape[widths[first - 1]]
+        most = shape[widths[end]] if end < len(widths) else inf
+        for n in (*widths[first:place], *widths[place + 1 : end]):
+            little = _LITTLE * narrowest * (n - widths[0])
+            followed = narrowest + max(0.0, self._rise(n) * steeper - little)
+            # What a noisy moment of one width says of others is not worth much more than rows one by one.
+            followed = min(followed, _CLIFF * narrowest * n / widths[0])
+            low, high = (shape[n_rows], most) if n > n_rows else (least, shape[n_rows])
+            shape[n] = min(max(followed, low), high)
 
 
 def _rising(seconds: Mapping[int, float]) -> dict[int, float]:
