@@ -148,6 +148,9 @@ class KeptTexts:
                     text.drafter.restore(known.states, known.text)
 
     def _fork(self, source: Speculator, n: int) -> Speculator | None:
+        if self._target.pool is None:
+            # An engine that holds one text shares no cells: a copy of them is restored instead.
+            return None
         with suppress(PoolFull, MemoryError):
             if self._has_room(None, spare=source) and self._frees(source, TILE, spare=source):
                 self._drop_others(source)

@@ -91,16 +91,26 @@ def test_conversations_of_a_client_without_a_state_are_read_once(
             prompts[name] = [*prompt, *reply.token_ids, *prompt[:3]]
 
 
-def test_a_common_beginning_is_copied_and_stays_with_its_text(load_demo: Callable[[str], TextModel]) -> None:
-    model = load_demo("llama")
+def check_a_common_beginning_is_copied(model: TextModel) -> None:
     system = model.tokenize("A new beginning. " + STORY * 4)
     first = [*system, *model.tokenize(STORY * 6)]
     second = [*system, *model.tokenize("Something else.")]
     model.generate(tokens=first, reuse=True, seed=1, max_tokens=4).read()
-    for prompt, least in ((second, len(system)), (first, len(first) - 1), (second, len(second) - 1)):
-        reply = model.generate(tokens=prompt, reuse=True, seed=1, max_tokens=4)
-        reply.read()
-        assert reply.n_reused >= least
+    prompts = {len(system): second, len(first) - 1: first, len(second) - 1: second}
+    found = [told(model, prompt, reuse=True, seed=1) for prompt in prompts.values()]
+    for (least, prompt), (again, n_reused) in zip(prompts.items(), found, strict=True):
+        assert n_reused >= least
+        assert again == told(model, prompt, reuse=False, seed=1)[0]
+
+
+def test_a_common_beginning_is_copied_and_stays_with_its_text(load_demo: Callable[[str], TextModel]) -> None:
+    check_a_common_beginning_is_copied(load_demo("llama"))
+
+
+def test_a_common_beginning_is_copied_where_an_engine_holds_one_text(tmp_path: Path) -> None:
+    with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=tmp_path, speculation="tree") as model:
+        assert model.texts.model.capabilities.reuse_step == 1
+        check_a_common_beginning_is_copied(model)
 
 
 def test_what_is_evicted_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
