@@ -31,6 +31,9 @@ from edge_spec.models.gguf.types import TYPES
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 
+_BUSY_S = 600
+"""Calibrating takes seconds, and minutes beside other programs, whose threads llama.cpp's wait for."""
+
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Callable[[], HostileGGUF]:
@@ -52,7 +55,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_is_copied_unchanged_runs(sound: Callable[[], HostileGGUF], home: Path) -> None:
     for engine in ("llama", "onnx"):
-        outcome = forked(run(sound().write(home / "copy.gguf"), "--raw", "--engine", engine), seconds=60)
+        outcome = forked(run(sound().write(home / "copy.gguf"), "--raw", "--engine", engine), seconds=_BUSY_S)
         assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (0, ""), outcome.err
 
 
@@ -131,7 +134,7 @@ def test_what_a_head_turns_is_refused_before_a_plan_is_made(
     model = model_of(family, tmp_path / "sound.gguf")
     architecture = model.values["general.architecture"][1]
     model.values[f"{architecture}.{key}"] = (4, value)
-    outcome = forked(run(model.write(home / "turned.gguf"), "--raw", "--engine", "llama"), seconds=60)
+    outcome = forked(run(model.write(home / "turned.gguf"), "--raw", "--engine", "llama"), seconds=_BUSY_S)
     assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (1, ""), outcome.err
     assert "numbers of a head" in outcome.err
 
@@ -239,7 +242,7 @@ def test_a_vocabulary_is_tried_where_the_weights_are_not_loaded(
     """The library refuses such a file as a whole, and ends a process that asks it for tokens alone."""
     model = sound()
     model.values["tokenizer.ggml.tokens"] = (9, (8, []))
-    outcome = forked(run(model.write(home / "nothing.gguf"), *options), seconds=60)
+    outcome = forked(run(model.write(home / "nothing.gguf"), *options), seconds=_BUSY_S)
     assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (1, ""), outcome.err
 
 
@@ -258,7 +261,7 @@ def test_a_model_that_computes_no_numbers_says_so(
     shape, kind, raw = model.tensors["output_norm.weight"]
     model.tensors["output_norm.weight"] = (shape, kind, b"\0\0\xc0\x7f" * (len(raw) // 4))
     said = "nan.gguf has computed what is no number (NaN): output_norm.weight holds some; its weights are damaged"
-    outcome = forked(run(model.write(home / "nan.gguf"), "--raw", "--engine", engine), seconds=60)
+    outcome = forked(run(model.write(home / "nan.gguf"), "--raw", "--engine", engine), seconds=_BUSY_S)
     assert outcome.code == 1 and said in outcome.err
 
 
