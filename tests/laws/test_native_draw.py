@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,3 +182,16 @@ def test_rows_that_are_guessed_together_are_guessed_as_alone() -> None:
         assert guess_all(asked, n) == expected, number
     assert n_rows > 1500
     assert n_changed > 300
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_its_test_without_python_is_of_this_version(tmp_path: Path) -> None:
+    """Sanitizers, fuzzers and other processors run it."""
+    tests, program = Path(__file__).parents[1], tmp_path / "draw"
+    sources = [tests.parent / "edge_spec/sampling/src/draw.c", tests / "engines/kernels/draw_selftest.c"]
+    kernels = tests.parent / "edge_spec/engines/onnx/kernels/src"
+    subprocess.run(
+        ["cc", "-std=c11", "-O1", "-ffp-contract=off", f"-I{kernels}", "-o", program, *sources, "-lm"], check=True
+    )
+    drawn = subprocess.run([program, "2000"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert re.fullmatch("draw: 1[0-9]{3} of 2000 rows, digest [0-9a-f]{16}\n", drawn)

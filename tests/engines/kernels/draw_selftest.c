@@ -25,10 +25,23 @@ struct changes {
     float amounts[FEW];
 };
 
-int32_t edge_pick_2(const float *row, int64_t n, uint64_t key, const struct changes *changes, const int64_t *tokens,
-                    const struct draw_settings *s);
-int32_t edge_guess_1(const float *row, int64_t n, uint64_t key, const struct changes *changes, const int64_t *tokens,
-                     const struct draw_settings *s, int32_t most, int32_t *ids, double *chances);
+struct asked {
+    const float *logits;
+    int64_t n;
+    uint64_t stream;
+    int64_t index;
+    const struct changes *changes;
+    const int64_t *tokens;
+    const struct draw_settings *settings;
+};
+
+struct found {
+    int64_t id;
+    double chance;
+};
+
+int32_t edge_pick_3(const struct asked *asked);
+void edge_guess_2(int64_t n_rows, const struct asked *rows, int64_t most, struct found *found);
 
 static void put(uint32_t number) { add_to_digest(&number, 1); }
 
@@ -58,29 +71,38 @@ int main(int argc, char **argv) {
         float *row = random_row(n, (uint32_t)settings_of((int)number));
         const struct draw_settings settings = {top_k[below(5)], top_p[below(4)], temperature[below(5)],
                                                deepest[below(3)]};
-        int32_t ids[FEW];
-        double chances[FEW];
-        const uint64_t key = (uint64_t)next() << 32 | next();
-        const int32_t n_left = edge_guess_1(row, n, key, NULL, NULL, &settings, FEW, ids, chances);
-        put((uint32_t)n_left);
-        for (int32_t i = 0; i < n_left; i++) {
-            if (ids[i] < 0 || ids[i] >= n) return printf("row %u: id %d of %d\n", number, ids[i], (int)n), 1;
-            for (int32_t other = 0; other < i; other++)
-                if (ids[other] == ids[i]) return printf("row %u: id %d twice\n", number, ids[i]), 1;
-            put((uint32_t)ids[i]);
-            if (!(chances[i] >= 0 && chances[i] <= (i ? chances[i - 1] : 1)))
-                return printf("row %u: chance %d of %g\n", number, i, chances[i]), 1;
-        }
-        if (n_left) n_drawn++;
-        const int32_t picked = edge_pick_2(row, n, key, NULL, NULL, &settings);
-        if (picked != (n_left ? ids[0] : -1) && settings.temperature > 0)
-            return printf("row %u: picked %d\n", number, picked), 1;
         struct changes changes = {.n = below(FEW + 1)};
         for (int64_t i = 0; i < changes.n; i++) {
             changes.columns[i] = (int32_t)below((uint32_t)n);
             changes.amounts[i] = i % 5 ? (float)below(9) - 4 : -INFINITY;
         }
-        put((uint32_t)edge_pick_2(row, n, key, &changes, NULL, &settings));
+        const struct asked plain = {row, n, (uint64_t)next() << 32 | next(), below(1000), NULL, NULL, &settings};
+        struct asked rows[2] = {plain, plain};
+        rows[1].changes = &changes;
+        /* Each row's guesses in memory of exactly their size: none may reach the next row's. */
+        const int64_t most = 1 + below(FEW);
+        struct found *found = malloc(2 * (size_t)most * sizeof *found);
+        edge_guess_2(2, rows, most, found);
+        for (int which = 0; which < 2; which++) {
+            const struct found *of = found + which * most;
+            int64_t n_left = 0;
+            while (n_left < most && of[n_left].id >= 0) n_left++;
+            put((uint32_t)n_left);
+            for (int64_t i = 0; i < n_left; i++) {
+                if (of[i].id >= n) return printf("row %u: id %d of %d\n", number, (int)of[i].id, (int)n), 1;
+                for (int64_t other = 0; other < i; other++)
+                    if (of[other].id == of[i].id) return printf("row %u: id %d twice\n", number, (int)of[i].id), 1;
+                put((uint32_t)of[i].id);
+                if (!(of[i].chance >= 0 && of[i].chance <= (i ? of[i - 1].chance : 1)))
+                    return printf("row %u: chance %d of %g\n", number, (int)i, of[i].chance), 1;
+            }
+            if (!which && n_left) n_drawn++;
+            const int32_t picked = edge_pick_3(&rows[which]);
+            if (picked != (n_left ? of[0].id : -1) && settings.temperature > 0)
+                return printf("row %u: picked %d\n", number, picked), 1;
+            put((uint32_t)picked);
+        }
+        free(found);
         free(row);
     }
     printf("draw: %u of %u rows, digest %016llx\n", n_drawn, n_rows, (unsigned long long)digest);
