@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,11 @@ class PseudoTerminal:
                 continue
             except pexpect.EOF:
                 return
-            self.raw += data
-            self._stream.feed(data)
+            self._show(data)
+
+    def _show(self, data: bytes) -> None:
+        self.raw += data
+        self._stream.feed(data)
 
     def wait(self, condition: str | Callable[[str], object], seconds: float = 30) -> str:
         """Read until a text, or what a function looks for, is on the screen; returns all of it."""
@@ -111,6 +115,10 @@ class PseudoTerminal:
         until = time.monotonic() + 30
         while self.process.isalive() and time.monotonic() < until:
             self.read()
+        # What it wrote last may still wait in the terminal.
+        with suppress(pexpect.EOF, pexpect.TIMEOUT):
+            while not self.process.isalive():
+                self._show(self.process.read_nonblocking(65536, timeout=1))
         self.process.close(force=True)
         code: Any = self.process.exitstatus
         return int(code) if code is not None else -int(self.process.signalstatus)
