@@ -59,25 +59,42 @@ class Connection:
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         """Return what a server answers."""
-        if self._reader is None or self._writer is None or self._is_over:
-            self.close()
-            self._is_over = False
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         content = json.dumps(body).encode() if body is not None else b""
         method = "POST" if body is not None else "GET"
         head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
-        status = await self._reader.readline()
+        request = f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+        reader = await self._opened()
+        status = await self._sent(request)
+        if not status:
+            # A server closes a connection that was idle for some seconds.
+            self._is_over = True
+            reader = await self._opened()
+            status = await self._sent(request)
         length, is_chunked = 0, False
-        while (line := await self._reader.readline()).strip():
+        while (line := await reader.readline()).strip():
             name, _, value = line.decode().lower().partition(":")
             length = int(value) if name == "content-length" else length
             is_chunked |= name == "transfer-encoding" and "chunked" in value
             self._is_over |= name == "connection" and "close" in value
-        found = await self._chunks(self._reader) if is_chunked else await self._reader.readexactly(length)
+        found = await self._chunks(reader) if is_chunked else await reader.readexactly(length)
         if b" 200 " not in status:
             raise SystemExit(f"{path}: {status.decode().strip()}: {found[:300].decode(errors='replace')}")
         return found
+
+    async def _opened(self) -> asyncio.StreamReader:
+        if self._reader is None or self._is_over:
+            self.close()
+            self._is_over = False
+            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self._reader
+
+    async def _sent(self, request: bytes) -> bytes:
+        """Send a request; returns the line that begins the answer, nothing if the connection was closed before."""
+        assert self._reader is not None and self._writer is not None
+        with suppress(ConnectionError):
+            self._writer.write(request)
+            return await self._reader.readline()
+        return b""
 
     @staticmethod
     async def _chunks(reader: asyncio.StreamReader) -> bytes:
