@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["summed_divergence", "summed_entropy", "summed_sparse_divergence"]
+__all__ = ["summed_divergence", "summed_entropy", "summed_sparse_divergence", "summed_whole_divergence"]
 
 _ROWS = {"cpu": 1 << 9}
 """Tokens whose logits exist at once: on a CPU few enough for its caches, elsewhere ``_MAX_ROWS``."""
@@ -80,6 +80,23 @@ def summed_sparse_divergence(hidden: Tensor, matrix: Tensor, columns: Tensor, ch
         log_p, of_chunk = torch.log_softmax(logits, dim=-1), chances[some]
         loss = (of_chunk * (torch.log(of_chunk.clamp(min=1e-30)) - log_p.gather(1, columns[some]))).sum()
         return loss, log_p.exp_().scatter_add_(1, columns[some], -of_chunk)
+
+    return _summed(hidden, matrix, chunk)
+
+
+def summed_whole_divergence(hidden: Tensor, matrix: Tensor, chances: Tensor) -> Tensor:
+    """Kullback-Leibler divergence from whole distributions, summed over all tokens, in nats.
+
+    Args:
+        hidden: ``[n, width]``.
+        matrix: of the output, ``[n_vocab, width]``.
+        chances: ``[n, n_vocab]``.
+    """
+
+    def chunk(logits: Tensor, some: slice) -> tuple[Tensor, Tensor]:
+        log_p, of_chunk = torch.log_softmax(logits, dim=-1), chances[some]
+        loss = (of_chunk * (torch.log(of_chunk.clamp(min=1e-30)) - log_p)).sum()
+        return loss, log_p.exp_().sub_(of_chunk)
 
     return _summed(hidden, matrix, chunk)
 

@@ -26,7 +26,7 @@ from edge_spec.training.clock import Clock, TimeIsUp  # noqa: E402
 from edge_spec.training.drafter.answers import Answers  # noqa: E402
 from edge_spec.training.drafter.export import export_drafter  # noqa: E402
 from edge_spec.training.drafter.head_model import Head  # noqa: E402
-from edge_spec.training.drafter.head_objective import HeadLoss  # noqa: E402
+from edge_spec.training.drafter.head_objective import FewExpected, HeadLoss  # noqa: E402
 from edge_spec.training.drafter.heads import build_head, continue_head, require_head, start_head, target_layers  # noqa: E402
 from edge_spec.training.drafter.opened import opened_drafter, opened_with_hidden_rows  # noqa: E402
 from edge_spec.training.drafter.settings import MakeSettings  # noqa: E402
@@ -165,7 +165,7 @@ def test_what_is_wanted_of_some_places_is_what_all_places_give() -> None:
 def test_a_text_begins_without_a_row_and_goes_on_with_that_of_the_token_before(world: World) -> None:
     loss = loss_of(world)
     rows = torch.from_numpy(loss.rows(0, 64))
-    features = loss.features(rows).numpy()
+    features = loss.reading(rows)[0].numpy()
     begins = set(world.answers.begins[:-1].tolist())
     for line, row in zip(features, rows.numpy(), strict=True):
         for feature, place in zip(line, row, strict=True):
@@ -177,10 +177,10 @@ def test_a_text_begins_without_a_row_and_goes_on_with_that_of_the_token_before(w
 def test_only_places_of_answers_are_learned(world: World) -> None:
     loss, head = loss_of(world), random_head()
     rows = torch.from_numpy(loss.rows(0, 96))
-    outputs, learned, columns, _ = loss.read(head, rows)
+    outputs, learned, expected = loss.read(head, rows)
     for output in outputs:
         output.retain_grad()
-    assert int(learned.sum()) == len(columns) == int(loss.learned(rows))
+    assert int(learned.sum()) == len(expected.likeliest) == int(loss.learned(rows))
     total = torch.zeros(())
     for output in outputs:
         total = total + torch.log_softmax(output[learned] @ head.output.T, -1).square().sum()
@@ -198,7 +198,9 @@ def test_the_loss_is_the_weighted_divergence_of_the_steps(world: World) -> None:
     with torch.no_grad():
         total, n = loss.loss(head, rows)
         measures, n_measured = loss.sums(head, rows)
-        outputs, learned, columns, chances = loss.read(head, rows)
+        outputs, learned, expected = loss.read(head, rows)
+    assert isinstance(expected, FewExpected)
+    columns, chances = expected.columns, expected.chances
     wanted = []
     for output in outputs:
         log_p = torch.log_softmax(output[learned] @ head.output.T, -1)

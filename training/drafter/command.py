@@ -6,7 +6,7 @@ import re
 import shlex
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,6 +192,57 @@ def make(
             f"To teach it more, remove prepared, training, {DRAFTER} and results.json from {maker.out} and run the "
             "command with a larger --tokens or --read-answers: what the model has answered is kept."
         )
+    return 0
+
+
+@command.command("pack", cls=Verb)
+@model_argument()
+@option("Files", "--texts", required=True, metavar="FOLDER", help="Texts to ask about: .txt, .md, .jsonl, .jsonl.xz.")
+@option(
+    "Files",
+    "--out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where to write the prompts.",
+)
+@option("Size", "--prompts", type=Count(), default=100_000, metavar="N", help="Maximum prompts.")
+@option("Size", "--prompt-tokens", type=Count(), default=512, metavar="N", help="Maximum tokens of a prompt.")
+@option("Size", "--characters", type=Count(), default=900, metavar="N", help="Maximum characters of a passage.")
+@option("Running", "--seed", type=int, default=1, metavar="N", help="Random seed.")
+@folder_options
+def pack(
+    model: str | None,
+    texts: str,
+    out: Path,
+    prompts: int,
+    prompt_tokens: int,
+    characters: int,
+    seed: int,
+    cache_dir: str | None,
+    **_: Any,
+) -> int:
+    """Write the prompts that teach a head on a GPU.
+
+    For a machine that has PyTorch and a checkout but no installed edge-spec: there `python training/drafter` lets MODEL
+    write answers to these prompts by the thousand, and teaches a head with them.
+
+    \b
+    Example:
+      edge-spec drafter pack smollm2 --texts ~/texts --out prompts.npz
+    """
+    from edge_spec.generation.prompts import PromptBuilder
+    from edge_spec.models import inspect, resolve
+    from edge_spec.training.drafter.opened import engine_for
+    from edge_spec.training.drafter.pack import pack_prompts
+    from edge_spec.training.drafter.prompts import prompts_in
+
+    target = inspect(resolve(model))
+    asked = prompts_in(Path(texts), seed=seed, most=prompts, characters=characters)
+    with closing(engine_for(target, AUTO).opener(cache_dir=cache_folder(cache_dir))) as opener:
+        builder = PromptBuilder(opener.tokenizer(target), target.chat_template, target.n_vocab)
+        n = pack_prompts(out, builder, asked, n_vocab=target.n_vocab, longest=prompt_tokens)
+    echo(f"{n:,} prompts are in {out}")
     return 0
 
 

@@ -15,7 +15,7 @@ from edge_spec.training.settings import HeadShape
 
 if TYPE_CHECKING:
     from edge_spec.training.drafter.head_model import Head
-    from edge_spec.training.drafter.head_objective import HeadLoss
+    from edge_spec.training.drafter.head_objective import HeadObjective
 
 __all__ = ["build_head", "continue_head", "head_shape", "require_head", "start_head", "target_layers"]
 
@@ -93,14 +93,15 @@ def build_head(target: ModelFile, kept: npt.NDArray[np.int64]) -> Head:
 _START_PLACES = 256
 
 
-def start_head(objective: HeadLoss, model: Head) -> None:
+def start_head(objective: HeadObjective, model: Head) -> None:
     """Scale what a head begins with: features to a mean square of 1, and logits to a deviation of 1."""
     import torch
 
     rows = torch.from_numpy(objective.rows(0, objective.row)).to(model.fc.weight.device)
     with torch.no_grad():
-        model.fc.weight /= model.fc(objective.features(rows).float()).pow(2).mean().sqrt().clamp(min=1e-6)
-        outputs, learned, _, _ = objective.read(model, rows)
+        features, _ = objective.reading(rows)
+        model.fc.weight /= model.fc(features.float()).pow(2).mean().sqrt().clamp(min=1e-6)
+        outputs, learned, _ = objective.read(model, rows)
         logits = outputs[0][learned][:_START_PLACES] @ model.output.T
         model.output_norm.weight.fill_(1 / float(logits.std().clamp(min=1e-6)))
 

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import DiskFull, PromptError
+from edge_spec.errors import DiskFull
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.clock import Clock, TimeIsUp
+from edge_spec.training.drafter.pack import users_frame
 from edge_spec.training.drafter.settings import MakeSettings
 from edge_spec.training.drafter.writing import N_LIKELIEST, TEMPERATURES, Answer, AnswerWriter, Question
 
@@ -47,7 +48,6 @@ _PROMPTS = 32
 _READ = "read-"
 
 _OWN_EVERY, _OWN_TOKENS = 3, 48
-_MARK = "edge-spec asks here"
 _TOKEN_BYTES = 12 * N_LIKELIEST
 """What a token of an answer takes in portions and in what is trained on, at most."""
 
@@ -148,7 +148,7 @@ class Asker:
         self._builder = builder
         self._prompts = prompts
         self._seed = seed
-        self._header = self._users_header()
+        self._header, _ = users_frame(builder)
 
     def prompts(self, numbers: Sequence[int]) -> list[list[int]]:
         """Token ids of the prompts of these numbers."""
@@ -158,16 +158,6 @@ class Asker:
         for number, (asked,) in zip(own, self._writer.answers(questions, max_tokens=_OWN_TOKENS), strict=True):
             texts[number] = self._builder.detokenize(asked.tokens).strip() or texts[number]
         return [self._builder.tokens_of(text) for text in texts.values()]
-
-    def _users_header(self) -> list[int]:
-        """Everything before a user's first words; empty where the model writes no conversations."""
-        if self._builder.chat_template is None:
-            return []
-        try:
-            before, mark, _ = self._builder.render([{"role": "user", "content": _MARK}]).partition(_MARK)
-        except PromptError:
-            return []
-        return self._builder.tokenize_rendered(before) if mark and before else []
 
 
 def write_portions(

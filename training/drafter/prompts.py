@@ -46,10 +46,13 @@ Found = TypeVar("Found")
 _RECORDS, _PLAIN = (".jsonl", ".jsonl.xz"), (".txt", ".md")
 
 
-def prompts_in(folder: Path, *, seed: int, most: int = 1 << 20) -> list[str]:
+def prompts_in(folder: Path, *, seed: int, most: int = 1 << 20, characters: int = MAX_CHARACTERS) -> list[str]:
     """At most ``most`` prompts that a folder's texts give, each once, in an order of their own.
 
     Sources (what records name, or else files) take turns, so that a large one does not outweigh the others.
+
+    Args:
+        characters: the most of a user's turn, and of a passage.
 
     Raises:
         ModelFileError: there is no text, or less than two prompts in them, or a file is not readable.
@@ -57,7 +60,7 @@ def prompts_in(folder: Path, *, seed: int, most: int = 1 << 20) -> list[str]:
     random = Random(seed)
     found: dict[str, str] = {}
     for path in text_paths(folder):
-        for source, prompt in _prompts_of(path, random):
+        for source, prompt in _prompts_of(path, random, characters):
             found.setdefault(prompt, source)
     if len(found) < 2:
         raise ModelFileError(
@@ -100,21 +103,21 @@ def in_turns(found: Mapping[Found, str], random: Random) -> Iterator[Found]:
     return (each for turn in zip_longest(*by_source.values()) for each in turn if each is not None)
 
 
-def _prompts_of(path: Path, random: Random) -> Iterator[tuple[str, str]]:
+def _prompts_of(path: Path, random: Random, characters: int) -> Iterator[tuple[str, str]]:
     """Sources and prompts."""
     if is_of_records(path):
         for record in read_records(path):
             source = str(record.get("source", path.name))
             if "turns" not in record:
-                yield from ((source, prompt) for prompt in _passages(str(record["text"]), random))
+                yield from ((source, prompt) for prompt in _passages(str(record["text"]), random, characters))
                 continue
             turns = record["turns"]
             first = next((turn for turn in turns if isinstance(turn, str) or turn["role"] != "assistant"), None)
             if first is not None:
                 said = clean(first if isinstance(first, str) else first["text"])
-                yield from ((source, prompt) for prompt in _fitting(said))
+                yield from ((source, prompt) for prompt in _fitting(said, characters))
         return
-    yield from ((path.name, prompt) for prompt in _passages(plain_text(path), random))
+    yield from ((path.name, prompt) for prompt in _passages(plain_text(path), random, characters))
 
 
 def plain_text(path: Path) -> str:
@@ -129,23 +132,23 @@ def plain_text(path: Path) -> str:
         raise ModelFileError(f"{path} is not readable text ({error})", hint="save it as UTF-8") from error
 
 
-def _passages(text: str, random: Random) -> Iterator[str]:
+def _passages(text: str, random: Random, characters: int) -> Iterator[str]:
     """Return the parts of a text, each below an instruction."""
-    return (random.choice(INSTRUCTIONS).format(part) for part in parts_of(text))
+    return (random.choice(INSTRUCTIONS).format(part) for part in parts_of(text, characters))
 
 
-def parts_of(text: str) -> Iterator[str]:
+def parts_of(text: str, characters: int = MAX_CHARACTERS) -> Iterator[str]:
     """Yield a text in parts of some paragraphs that can be asked about."""
     part = ""
     for paragraph in [*clean(text).split("\n\n"), None]:
-        if paragraph is not None and len(part) + len(paragraph) <= MAX_CHARACTERS:
+        if paragraph is not None and len(part) + len(paragraph) <= characters:
             part = f"{part}\n\n{paragraph}" if part else paragraph
             continue
-        yield from _fitting(part)
-        part = (paragraph or "")[:MAX_CHARACTERS]
+        yield from _fitting(part, characters)
+        part = (paragraph or "")[:characters]
 
 
-def _fitting(text: str) -> Iterator[str]:
+def _fitting(text: str, characters: int) -> Iterator[str]:
     """Yield the text if it can be asked about, cut where it is too long."""
     if len(text) >= _MIN_CHARACTERS and any(letter.isalpha() for letter in text):
-        yield text[:MAX_CHARACTERS]
+        yield text[:characters]

@@ -122,6 +122,10 @@ class AnswerRows:
         expected: npt.NDArray[np.int32] = np.where(places >= 0, self.answers.expected[places], -1)
         return expected
 
+    def texts_at(self, places: Places) -> npt.NDArray[np.int64]:
+        """Return the text of each place; -1 where no token is."""
+        return np.searchsorted(self.answers.begins, places, side="right") - 1
+
     def tokens(self, places: Places, device: torch.device) -> Tensor:
         """Ids of the tokens at some places."""
         return torch.from_numpy(self.answers.tokens[places].astype(np.int64)).to(device)

@@ -1,0 +1,128 @@
+"""``python training/drafter``: write answers and teach a head on an accelerator."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from edge_spec.errors import EdgeSpecError
+from edge_spec.models import inspect
+from edge_spec.training.clock import Clock, TimeIsUp
+from edge_spec.training.drafter.export import export_drafter
+from edge_spec.training.drafter.heads import require_head
+from edge_spec.training.drafter.pack import read_pack
+from edge_spec.training.drafter.teaching import Teaching, read_written, write_answers
+from edge_spec.training.drafter.torch_target import TorchTarget
+from edge_spec.training.precision import device_of
+
+__all__ = ["main"]
+
+_TIME_IS_UP = 3
+_NEW, _CONTINUED = 4e-3, 2e-3
+"""The highest learning rate of a new head, and of one that learns on."""
+
+
+def main() -> int:
+    """Run the command line; returns its exit code, 3 if it was stopped and the same command continues."""
+    asked = _parser().parse_args()
+    writing, teaching = Clock(asked.write_s), Clock()
+
+    def stop(number: int, frame: object) -> None:
+        print("stopping; interrupt again to lose what is not saved", file=sys.stderr)
+        writing.stop()
+        teaching.stop()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        _teach(asked, writing, teaching)
+    except TimeIsUp as note:
+        print(f"stopped: {note}; run the same command to continue")
+        return _TIME_IS_UP
+    except EdgeSpecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python training/drafter",
+        description="Let a model write answers to packed prompts, and a head learn from them.",
+    )
+    parser.add_argument("model", type=Path, help="GGUF of the target, of llama's architecture")
+    parser.add_argument("--head", type=Path, help="a head that was made for the model and learns on")
+    parser.add_argument("--vocabulary", type=int, default=8192, help="tokens that a new head knows")
+    parser.add_argument("--pack", type=Path, required=True, help="prompts of `edge-spec drafter pack`")
+    parser.add_argument("--out", type=Path, required=True, help="folder for what is made; drafter.gguf is the result")
+    parser.add_argument("--tokens", type=int, default=40_000_000, help="tokens that the model writes at most")
+    parser.add_argument("--answer-tokens", type=int, default=256, help="maximum tokens of an answer")
+    parser.add_argument("--passes", type=float, default=2.0, help="how often these are read at most")
+    parser.add_argument("--steps-ahead", type=int, default=3, help="draft steps that the head is trained on")
+    parser.add_argument("--learning-rate", type=float, help=f"the highest [default: {_NEW}, with --head {_CONTINUED}]")
+    parser.add_argument("--step-tokens", type=int, default=16_384, help="tokens per update")
+    parser.add_argument("--row", type=int, default=1024, help="tokens of a training row")
+    parser.add_argument("--write-s", type=float, help="seconds after which no more answers are begun")
+    parser.add_argument("--teach-s", type=float, help="seconds that the training may take")
+    parser.add_argument("--memory-gb", type=float, default=30.0, help="for keys and values of answers")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, ... [default: an accelerator if there is one]")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
+
+    file, head = inspect(asked.model), None if asked.head is None else inspect(asked.head)
+    if head is not None:
+        require_head(head, file)
+    pack, path = read_pack(asked.pack), asked.out / "written.npz"
+    device = device_of(asked.device, None)
+    # Sums need no fixed order here: how much is written and learned depends on the clock.
+    torch.use_deterministic_algorithms(False)
+    # cuDNN's attention is planned anew for every shape, and here nearly every call has one of its own.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    target = TorchTarget(file, device=device, kind=torch.float32 if device == "cpu" else torch.float16)
+    say(f"{file.path.name} is on {device}")
+    if not path.is_file():
+        write_answers(
+            target,
+            pack,
+            path,
+            n_tokens=asked.tokens,
+            new=asked.answer_tokens,
+            seed=asked.seed,
+            memory_bytes=int(asked.memory_gb * 1e9),
+            clock=writing,
+            say=say,
+        )
+    kept = Teaching(
+        file=file,
+        target=target,
+        written=read_written(path),
+        head=head,
+        vocabulary=asked.vocabulary,
+        folder=asked.out / "training",
+        passes=asked.passes,
+        budget_s=asked.teach_s,
+        steps_ahead=asked.steps_ahead,
+        learning_rate=asked.learning_rate or (_NEW if head is None else _CONTINUED),
+        step_tokens=asked.step_tokens,
+        row=asked.row,
+        seed=asked.seed,
+        device=device,
+        clock=teaching,
+        say=say,
+    ).run()
+    export_drafter(asked.out / "training" / "weights.npz", kept, file, asked.out / "drafter.gguf")
+    say(f"the head is {asked.out / 'drafter.gguf'}")
