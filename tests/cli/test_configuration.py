@@ -121,6 +121,7 @@ ARGUMENTS = {
     "cache list": [],
     "cache clear": [],
     "drafter make": ["demo", "--texts", ".", "--out", "."],
+    "drafter pack": ["demo", "--texts", ".", "--out", "out.npz"],
     "drafter export": ["head.gguf", "--llama-cpp", "out.gguf"],
     "completion": ["bash"],
 }

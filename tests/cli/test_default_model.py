@@ -32,8 +32,9 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "measure": [("--ctx", "64")],
     "pair": [(*BRIEF, "--rounds", "1", "--no-remember"), ("--forget",)],
     "drafter make": [("--texts", "nowhere", "--out", "drafter")],
+    "drafter pack": [("--texts", "nowhere", "--out", "prompts.npz")],
 }
-SAYS = {"drafter make": "--texts is 'nowhere', which is not a folder"}
+SAYS = dict.fromkeys(("drafter make", "drafter pack"), "--texts is 'nowhere', which is not a folder")
 """What is refused behind the model; all else succeeds."""
 
 

@@ -57,6 +57,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "pull": ["nothing"],
     "quantize": ["demo", "out.gguf", "--type", "Q4_0"],
     "drafter make": ["demo", "--texts", "nowhere", "--out", "out"],
+    "drafter pack": ["demo", "--texts", "nowhere", "--out", "out.npz"],
     "drafter export": ["head.gguf", "--llama-cpp", "out.gguf"],
     "completion": ["bash"],
 }
@@ -135,6 +136,7 @@ def test_a_model_that_is_not_there_leaves_with_1(name: str, leaves: Leaves) -> N
         ["bench", "demo", "--prompts", "nowhere"],
         ["chat", "demo", "--session", "nowhere/a.chat"],
         ["drafter", "make", "demo", "--texts", "nowhere", "--out", "out"],
+        ["drafter", "pack", "demo", "--texts", "nowhere", "--out", "out.npz"],
         ["drafter", "export", "nowhere", "--llama-cpp", "out"],
         ["quantize", "demo", "nowhere/out", "--type", "Q4_0"],
         ["rm", "nothing"],

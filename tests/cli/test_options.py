@@ -118,7 +118,7 @@ def test_without_arguments_it_prints_its_help(capsys: pytest.CaptureFixture[str]
         assert re.search(rf"^  {verb} ", said.out, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("verb", "below"), [("cache", ["clear", "list"]), ("drafter", ["export", "make"])])
+@pytest.mark.parametrize(("verb", "below"), [("cache", ["clear", "list"]), ("drafter", ["export", "make", "pack"])])
 def test_a_verb_of_verbs_alone_lists_them(verb: str, below: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([verb])
@@ -336,6 +336,8 @@ def test_other_verbs_refuse_it_as_well_before_they_do_anything(
         (["drafter", "make", "no-such.gguf", "--texts", ".", "--out", "o"], "no-such.gguf"),
         (["drafter", "make", "demo", "--texts", "no-such", "--out", "o"], "--texts is 'no-such'"),
         (["drafter", "make", "demo", "--texts", ".", "--out", "o", "--width", "33"], "--width is 33"),
+        (["drafter", "pack", "no-such.gguf", "--texts", ".", "--out", "o"], "no-such.gguf"),
+        (["drafter", "pack", "demo", "--texts", "no-such", "--out", "o"], "--texts is 'no-such'"),
     ],
 )
 def test_what_was_typed_comes_before_prompts_and_extras(

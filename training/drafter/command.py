@@ -49,6 +49,13 @@ def _size(name: str, text: str, *, of: Any = None, metavar: str = "N") -> Callab
     return option("Size", flag, type=of or Count(), default=default, metavar=metavar, help=text)
 
 
+def _folder(texts: str) -> Path:
+    """Return the folder of texts that was given."""
+    if not Path(texts).is_dir():
+        raise click.ClickException(f"--texts is {texts!r}, which is not a folder; give one with texts")
+    return Path(texts)
+
+
 @click.group("drafter", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
@@ -150,8 +157,7 @@ def make(
     target = inspect(resolve(model))
     if target.trimmed is not None:
         raise UnsupportedModel(f"{target.path.name} is a drafter itself", hint="give the model that it drafts for")
-    if not Path(texts).is_dir():
-        raise click.ClickException(f"--texts is {texts!r}, which is not a folder; give one with texts")
+    folder = _folder(texts)
     on = engine_for(target, engine)
     if find_spec("torch") is None:
         raise not_installed("PyTorch", extra="training")
@@ -165,7 +171,7 @@ def make(
     clock = Clock(time_limit)
     maker = DrafterMaker(
         target=target,
-        texts=Path(texts),
+        texts=folder,
         out=Path(out),
         settings=settings,
         on=on,
@@ -238,7 +244,7 @@ def pack(
     from edge_spec.training.drafter.prompts import prompts_in
 
     target = inspect(resolve(model))
-    asked = prompts_in(Path(texts), seed=seed, most=prompts, characters=characters)
+    asked = prompts_in(_folder(texts), seed=seed, most=prompts, characters=characters)
     with closing(engine_for(target, AUTO).opener(cache_dir=cache_folder(cache_dir))) as opener:
         builder = PromptBuilder(opener.tokenizer(target), target.chat_template, target.n_vocab)
         n = pack_prompts(out, builder, asked, n_vocab=target.n_vocab, longest=prompt_tokens)

@@ -24,6 +24,8 @@ from edge_spec.training.settings import Shape
 
 __all__ = ["TorchTarget"]
 
+_ARCHITECTURE = "llama"
+
 _UNIT = 8
 """Columns of a mask come in whole units, in which fused kernels of attention read it."""
 _COMPACTED_EVERY, _SPARSE = 16, 0.8
@@ -48,7 +50,7 @@ class TorchTarget:
 
     def __init__(self, file: ModelFile, *, device: str, kind: torch.dtype = torch.float16) -> None:
         hint = "let edge-spec's kernels write its answers: `edge-spec drafter make`"
-        if file.architecture != "llama" or rows_of(file, OUTPUT) is not None:
+        if file.architecture != _ARCHITECTURE or rows_of(file, OUTPUT) is not None:
             raise UnsupportedModel(
                 f"{file.path.name} is not of llama's architecture with one matrix for input and output", hint=hint
             )
