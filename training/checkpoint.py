@@ -7,7 +7,10 @@ to the last bit. They take a tenth of the state, and reading them does not take 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +25,33 @@ if TYPE_CHECKING:
     from edge_spec.training.model import Llama
     from edge_spec.training.modules import Trainable
 
-__all__ = ["load_model", "read_weights", "save_state", "save_weights", "whole_file"]
+__all__ = ["arrays_of", "ids_type", "load_model", "read_weights", "save_state", "save_weights", "whole_file"]
+
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, *BAD_RECORD)
+"""What reading a damaged archive of arrays can raise."""
+
+
+def ids_type(n_vocab: int) -> type[np.uint16 | np.uint32]:
+    """Return the type in which token ids of a vocabulary are kept in files."""
+    return np.uint16 if n_vocab <= 1 << 16 else np.uint32
+
+
+@contextmanager
+def arrays_of(path: Path, what: str, *, hint: str) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+    """The arrays of a file, by name, while they are read.
+
+    Args:
+        what: it should hold.
+
+    Raises:
+        ModelFileError: there is none, or it or what is made of it is damaged.
+    """
+    try:
+        # Of a path, NumPy leaves the file open if it is damaged.
+        with path.open("rb") as file, np.load(file) as found:
+            yield found
+    except _BROKEN as error:
+        raise ModelFileError(f"{path} holds no {what} ({error})", hint=hint) from error
 
 
 class whole_file:
@@ -65,15 +94,9 @@ def read_weights(path: Path) -> tuple[Shape, dict[str, npt.NDArray[np.float16]]]
     Raises:
         ModelFileError: the file does not exist or is damaged.
     """
-    try:
-        with np.load(path) as found:
-            arrays = {name: found[name] for name in found.files}
-        shape = _shape_of(json.loads(arrays.pop("shape").tobytes()))
-    except (OSError, *BAD_RECORD) as error:
-        raise ModelFileError(
-            f"{path} holds no trained weights ({error})", hint="run the stage that trains it"
-        ) from error
-    return shape, arrays
+    with arrays_of(path, "trained weights", hint="run the stage that trains it") as found:
+        arrays = dict(found)
+        return _shape_of(json.loads(arrays.pop("shape").tobytes())), arrays
 
 
 def _shape_of(sizes: dict[str, Any]) -> Shape:

@@ -18,9 +18,9 @@ from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.drafter.portions import Portion, portions_in
 from edge_spec.training.drafter.writing import N_LIKELIEST
 
-__all__ = ["Answers", "choose_tokens", "divided", "prepare", "read_answers"]
+__all__ = ["PROMPT_WEIGHT", "Answers", "choose_tokens", "divided", "prepare", "read_answers"]
 
-_PROMPT_WEIGHT = 0.1
+PROMPT_WEIGHT = 0.1
 """A token that is only ever read needs an embedding, too, but is never drafted."""
 
 _VALID_SHARE = 100
@@ -47,7 +47,7 @@ def choose_tokens(
         answered = _answered(portion)
         if not portion.by_others:
             written += np.bincount(portion.tokens[answered], minlength=n_vocab)
-        weight += _PROMPT_WEIGHT * np.bincount(portion.tokens[~answered], minlength=n_vocab)
+        weight += PROMPT_WEIGHT * np.bincount(portion.tokens[~answered], minlength=n_vocab)
         chances = np.exp(portion.logs.astype(np.float64)).ravel()
         weight += np.bincount(portion.likeliest.ravel(), weights=chances, minlength=n_vocab)
     weight += written

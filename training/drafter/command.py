@@ -247,7 +247,7 @@ def pack(
     asked = prompts_in(_folder(texts), seed=seed, most=prompts, characters=characters)
     with closing(engine_for(target, AUTO).opener(cache_dir=cache_folder(cache_dir))) as opener:
         builder = PromptBuilder(opener.tokenizer(target), target.chat_template, target.n_vocab)
-        n = pack_prompts(out, builder, asked, n_vocab=target.n_vocab, longest=prompt_tokens)
+        n = pack_prompts(out, builder, target, asked, longest=prompt_tokens)
     echo(f"{n:,} prompts are in {out}")
     return 0
 

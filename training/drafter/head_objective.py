@@ -108,13 +108,16 @@ class HeadObjective(AnswerRows):
 
     def read(self, model: Head, rows: Tensor) -> tuple[list[Tensor], Tensor, Expected]:
         """Inputs of the output rows by steps; where something is learned, and what."""
+        features, expected = self.reading(rows)
+        return *self.ahead(model, rows, features), expected
+
+    def ahead(self, model: Head, rows: Tensor, features: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Inputs of the output rows by steps, from what ``reading`` returned; and where something is learned."""
         places, device = rows.cpu().numpy(), rows.device
         kind = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
         texts = torch.from_numpy(self.texts_at(places)).to(device)
         learned = torch.from_numpy(self.expected(places) >= 0).to(device)
-        features, expected = self.reading(rows)
-        outputs = model.ahead(self.tokens(places, device), features.to(kind), texts, self.steps, learned)
-        return outputs, learned, expected
+        return model.ahead(self.tokens(places, device), features.to(kind), texts, self.steps, learned), learned
 
 
 @dataclass(kw_only=True)

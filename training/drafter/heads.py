@@ -101,7 +101,7 @@ def start_head(objective: HeadObjective, model: Head) -> None:
     with torch.no_grad():
         features, _ = objective.reading(rows)
         model.fc.weight /= model.fc(features.float()).pow(2).mean().sqrt().clamp(min=1e-6)
-        outputs, learned, _ = objective.read(model, rows)
+        outputs, learned = objective.ahead(model, rows, features)
         logits = outputs[0][learned][:_START_PLACES] @ model.output.T
         model.output_norm.weight.fill_(1 / float(logits.std().clamp(min=1e-6)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.base import Engine, HiddenRows
-from edge_spec.errors import DiskFull, ModelFileError, SettingsError
+from edge_spec.errors import DiskFull
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.models import ModelFile, inspect, kept_tokens, made_drafter_folder
 from edge_spec.speculation.language_model import LanguageModel
@@ -20,6 +19,7 @@ from edge_spec.tokens.tokenizer import Tokenizer
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.clock import Clock
 from edge_spec.training.drafter.answers import prepare, read_answers
+from edge_spec.training.drafter.begun import begin_with, read_json, write_json
 from edge_spec.training.drafter.card import card_of
 from edge_spec.training.drafter.exchanges import exchanges_in
 from edge_spec.training.drafter.export import export_drafter
@@ -76,22 +76,17 @@ class DrafterMaker:
 
     def __post_init__(self) -> None:
         asked = {"target": self.target.fingerprint, "head": self._continued, **self.settings.as_json()}
-        path = self.out / "settings.json"
-        begun = {"head": "", **MakeSettings().as_json(), **_read_json(path)} if path.is_file() else {}
-        different = sorted(name for name, value in begun.items() if asked.get(name) != value)
-        if not self._is_prepared:
-            different = [name for name in different if name in _ASKED_WITH]
-        if different:
-            raise SettingsError(
-                f"{self.out} was begun with another {' and another '.join(different)}",
-                hint="continue with what settings.json in it says, or use another folder",
-            )
         if self._is_head:
             require_hidden_rows(self.target, self.on)
             target_layers(self.target)
         if self.head is not None:
             require_head(self.head, self.target)
-        _write_json(path, asked)
+        begin_with(
+            self.out / "settings.json",
+            asked,
+            defaults={"head": "", **MakeSettings().as_json()},
+            only=None if self._is_prepared else _ASKED_WITH,
+        )
 
     def run(self) -> dict[str, Any]:
         """Return all stages; returns what was measured, and under ``pays`` whether the drafter is worth installing.
@@ -112,7 +107,7 @@ class DrafterMaker:
             needed = max(free + 1, disk_bytes(self._n_tokens, self._hidden_bytes))
             what = f"what is made in {self.out}"
             raise DiskFull(what, needed_bytes=needed, available_bytes=free, hint=hint) from error
-        results: dict[str, Any] = _read_json(self.out / "results.json")
+        results: dict[str, Any] = read_json(self.out / "results.json")
         return results
 
     def install(self) -> Path:
@@ -155,8 +150,8 @@ class DrafterMaker:
             most = self.settings.held_out + self.settings.tokens // _LEAST_TOKENS + 1
             prompts = prompts_in(self.texts, seed=self.settings.seed, most=max(2, most))
             n_held = min(self.settings.held_out, len(prompts) // 2)
-            _write_json(path, {"held_out": prompts[:n_held], "asked": prompts[n_held:]})
-        found = _read_json(path)
+            write_json(path, {"held_out": prompts[:n_held], "asked": prompts[n_held:]})
+        found = read_json(path)
         return found["held_out"], found["asked"]
 
     def _ask(self) -> None:
@@ -223,7 +218,7 @@ class DrafterMaker:
         known = None if listed is None else listed.ids
         n_kept = self.settings.shape(n_vocab).n_vocab - 1 if known is None else len(known)
         prepare(self.out / "answers", self.out / "prepared", n_vocab=n_vocab, n_kept=n_kept, known=known)
-        coverage = _read_json(self.out / "prepared" / "prepared.json")["coverage"]
+        coverage = read_json(self.out / "prepared" / "prepared.json")["coverage"]
         self.say(f"vocabulary: {n_kept:,} of {n_vocab:,} tokens, {coverage:.1%} of the answers")
 
     def _hidden(self) -> None:
@@ -261,7 +256,7 @@ class DrafterMaker:
         else:
             trainer, inherited = model_trainer(training)
             run = trainer.run
-        _write_json(folder / "start.json", {"inherited": inherited})
+        write_json(folder / "start.json", {"inherited": inherited})
         run()
 
     def _export(self) -> None:
@@ -273,7 +268,7 @@ class DrafterMaker:
     def _measure(self) -> None:
         """Measure it, and write its card."""
         path = self.out / "results.json"
-        if path.is_file() and "pays" in _read_json(path):
+        if path.is_file() and "pays" in read_json(path):
             return
         settings, target, (held, asked) = self.settings, self.target, self._prompts
         measured = measure(
@@ -286,7 +281,7 @@ class DrafterMaker:
             say=self.say,
         )
         draft = inspect(self.out / DRAFTER)
-        prepared = _read_json(self.out / "prepared" / "prepared.json")
+        prepared = read_json(self.out / "prepared" / "prepared.json")
         results = {
             "target": {
                 "name": target.name,
@@ -301,11 +296,11 @@ class DrafterMaker:
                 "n_kept": draft.n_vocab - 1,
                 "continued": self._continued,
                 **({"target_layers": target_layers(target)} if self._is_head else {}),
-                **_read_json(self.out / "training" / "start.json"),
+                **read_json(self.out / "training" / "start.json"),
             },
             "data": {**prepared, "prompts": len(asked), "held_out": len(held)},
             "settings": settings.as_json(),
-            "seconds": _read_json(self.out / "seconds.json"),
+            "seconds": read_json(self.out / "seconds.json"),
             "engine": self.on.title,
             "max_tokens": min(128, settings.answer_tokens),
             "measured": measured,
@@ -313,7 +308,7 @@ class DrafterMaker:
         }
         with whole_file(self.out / CARD) as temporary:
             temporary.write_text(card_of(results), encoding="utf-8")
-        _write_json(path, results)
+        write_json(path, results)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -323,18 +318,6 @@ class DrafterMaker:
         try:
             yield
         finally:
-            seconds = _read_json(path) if path.is_file() else {}
+            seconds = read_json(path) if path.is_file() else {}
             seconds[stage] = round(seconds.get(stage, 0.0) + self.clock.elapsed_s - began_s, 1)
-            _write_json(path, seconds)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} is damaged ({error})", hint="remove it and run again") from error
+            write_json(path, seconds)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import BAD_RECORD, ModelFileError, PromptError
+from edge_spec.errors import ModelFileError, PromptError
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.training.checkpoint import whole_file
+from edge_spec.models import ModelFile
+from edge_spec.training.checkpoint import arrays_of, ids_type, whole_file
 
 __all__ = ["Pack", "pack_prompts", "read_pack", "users_frame"]
 
@@ -28,6 +29,7 @@ class Pack:
         before, after: everything before a user's first words and behind them; empty where the target writes no
             conversations.
         ends: tokens that end an answer.
+        target: fingerprint of the model whose tokens these are.
     """
 
     tokens: npt.NDArray[np.int64]
@@ -35,6 +37,7 @@ class Pack:
     before: npt.NDArray[np.int64]
     after: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
+    target: str
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -52,14 +55,23 @@ def users_frame(builder: PromptBuilder) -> tuple[list[int], list[int]]:
         return [], []
     if not (mark and before):
         return [], []
-    return builder.tokenize_rendered(before), builder.tokenize_rendered(after)
+    return builder.tokenize_rendered(before), builder.tokenize(after, add_special=False)
 
 
-def pack_prompts(path: Path, builder: PromptBuilder, texts: Sequence[str], *, n_vocab: int, longest: int) -> int:
-    """Write a pack of the prompts that have at most ``longest`` tokens; returns how many these are."""
+def pack_prompts(path: Path, builder: PromptBuilder, target: ModelFile, texts: Sequence[str], *, longest: int) -> int:
+    """Write a pack of the prompts that have at most ``longest`` tokens; returns how many these are.
+
+    Raises:
+        PromptError: there are none.
+    """
     prompts = [prompt for prompt in map(builder.tokens_of, texts) if 1 < len(prompt) <= longest]
+    if not prompts:
+        raise PromptError(
+            f"none of {len(texts):,} prompts has 2 to {longest} tokens",
+            hint="raise --prompt-tokens, or give more texts",
+        )
     before, after = users_frame(builder)
-    narrow = np.uint16 if n_vocab <= 1 << 16 else np.uint32
+    narrow = ids_type(target.n_vocab)
     with whole_file(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(
             file,
@@ -67,20 +79,23 @@ def pack_prompts(path: Path, builder: PromptBuilder, texts: Sequence[str], *, n_
             lengths=np.array([len(prompt) for prompt in prompts], np.int32),
             before=np.array(before, narrow),
             after=np.array(after, narrow),
-            ends=np.array([token for token in range(n_vocab) if builder.ends(token)], narrow),
+            ends=np.array([token for token in range(target.n_vocab) if builder.ends(token)], narrow),
+            target=np.array(target.fingerprint),
         )
     return len(prompts)
 
 
-def read_pack(path: Path) -> Pack:
+def read_pack(path: Path, target: ModelFile) -> Pack:
     """Return a pack.
 
     Raises:
-        ModelFileError: there is none, or it is damaged.
+        ModelFileError: there is none, or it is damaged, or made for another model.
     """
-    try:
-        with np.load(path) as found:
-            return Pack(**{name: found[name].astype(np.int64) for name in found.files})
-    except (OSError, *BAD_RECORD) as error:
-        hint = "make it with `edge-spec drafter pack`"
-        raise ModelFileError(f"{path} holds no prompts ({error})", hint=hint) from error
+    hint = "make it with `edge-spec drafter pack`"
+    with arrays_of(path, "prompts", hint=hint) as found:
+        arrays = dict(found)
+        fingerprint = str(arrays.pop("target"))
+        pack = Pack(**{name: array.astype(np.int64) for name, array in arrays.items()}, target=fingerprint)
+    if pack.target != target.fingerprint:
+        raise ModelFileError(f"{path} was made for another model than {target.path.name}", hint=hint)
+    return pack

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from edge_spec.errors import DiskFull
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.training.checkpoint import whole_file
+from edge_spec.training.checkpoint import arrays_of, ids_type, whole_file
 from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.drafter.pack import users_frame
 from edge_spec.training.drafter.settings import MakeSettings
@@ -96,9 +96,13 @@ def portion_number(path: Path) -> int:
 
 
 def portion_at(path: Path) -> Portion:
-    """Return a portion."""
-    with np.load(path) as found:
-        return Portion(**{name: found[name] for name in found.files}, by_others=path.name.startswith(_READ))
+    """Return a portion.
+
+    Raises:
+        ModelFileError: it is damaged.
+    """
+    with arrays_of(path, "answers", hint="remove it and run again") as found:
+        return Portion(**found, by_others=path.name.startswith(_READ))
 
 
 def portions_in(folder: Path) -> Iterator[Portion]:
@@ -213,7 +217,7 @@ def write_portions(
 
 def save_portion(path: Path, texts: Sequence[tuple[Sequence[int], Answer]], n_vocab: int) -> int:
     """Write a portion of prompts and their answers; returns how many tokens the answers have."""
-    narrow = np.uint16 if n_vocab <= 1 << 16 else np.uint32
+    narrow = ids_type(n_vocab)
     n = sum(len(answer.tokens) for _, answer in texts)
     likeliest = np.zeros((n, N_LIKELIEST), narrow)
     logs = np.full((n, N_LIKELIEST), -np.inf, np.float16)

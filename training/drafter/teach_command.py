@@ -6,21 +6,37 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import torch
 
-from edge_spec.errors import EdgeSpecError
-from edge_spec.models import inspect
+from edge_spec.errors import EdgeSpecError, SettingsError
+from edge_spec.models import ModelFile, inspect
 from edge_spec.training.clock import Clock, TimeIsUp
+from edge_spec.training.drafter.begun import begin_with
 from edge_spec.training.drafter.export import export_drafter
 from edge_spec.training.drafter.heads import require_head
-from edge_spec.training.drafter.pack import read_pack
+from edge_spec.training.drafter.pack import Pack, read_pack
 from edge_spec.training.drafter.teaching import Teaching, read_written, write_answers
 from edge_spec.training.drafter.torch_target import TorchTarget
 from edge_spec.training.precision import device_of
 
 __all__ = ["main"]
+
+_BEGUN_WITH = (
+    "vocabulary",
+    "tokens",
+    "answer_tokens",
+    "passes",
+    "steps_ahead",
+    "learning_rate",
+    "step_tokens",
+    "row",
+    "seed",
+)
+"""Options that stay as they are in a folder; those of time, memory and device may change."""
 
 _TIME_IS_UP = 3
 _NEW, _CONTINUED = 4e-3, 2e-3
@@ -53,28 +69,52 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    def at_least(least: int) -> Callable[[str], int]:
+        def whole(text: str) -> int:
+            if (number := int(text)) < least:
+                raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+            return number
+
+        return whole
+
     parser = argparse.ArgumentParser(
         prog="python training/drafter",
         description="Let a model write answers to packed prompts, and a head learn from them.",
     )
     parser.add_argument("model", type=Path, help="GGUF of the target, of llama's architecture")
     parser.add_argument("--head", type=Path, help="a head that was made for the model and learns on")
-    parser.add_argument("--vocabulary", type=int, default=8192, help="tokens that a new head knows")
+    parser.add_argument("--vocabulary", type=at_least(2), default=8192, help="tokens that a new head knows")
     parser.add_argument("--pack", type=Path, required=True, help="prompts of `edge-spec drafter pack`")
     parser.add_argument("--out", type=Path, required=True, help="folder for what is made; drafter.gguf is the result")
-    parser.add_argument("--tokens", type=int, default=40_000_000, help="tokens that the model writes at most")
-    parser.add_argument("--answer-tokens", type=int, default=256, help="maximum tokens of an answer")
+    parser.add_argument("--tokens", type=at_least(1), default=40_000_000, help="tokens that the model writes at most")
+    parser.add_argument("--answer-tokens", type=at_least(1), default=256, help="maximum tokens of an answer")
     parser.add_argument("--passes", type=float, default=2.0, help="how often these are read at most")
-    parser.add_argument("--steps-ahead", type=int, default=3, help="draft steps that the head is trained on")
+    parser.add_argument("--steps-ahead", type=at_least(1), default=3, help="draft steps that the head is trained on")
     parser.add_argument("--learning-rate", type=float, help=f"the highest [default: {_NEW}, with --head {_CONTINUED}]")
-    parser.add_argument("--step-tokens", type=int, default=16_384, help="tokens per update")
-    parser.add_argument("--row", type=int, default=1024, help="tokens of a training row")
+    parser.add_argument("--step-tokens", type=at_least(1), default=16_384, help="tokens per update")
+    parser.add_argument("--row", type=at_least(1), default=1024, help="tokens of a training row")
     parser.add_argument("--write-s", type=float, help="seconds after which no more answers are begun")
     parser.add_argument("--teach-s", type=float, help="seconds that the training may take")
     parser.add_argument("--memory-gb", type=float, default=30.0, help="for keys and values of answers")
     parser.add_argument("--device", default="auto", help="cpu, cuda, ... [default: an accelerator if there is one]")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=at_least(0), default=1)
     return parser
+
+
+def _require_room(asked: argparse.Namespace, file: ModelFile, pack: Pack) -> None:
+    """Refuse lengths that do not go together, before anything is computed."""
+    n_ctx, longest = file.n_ctx_train, int(pack.lengths.max()) + asked.answer_tokens
+    if asked.row > min(n_ctx, asked.step_tokens):
+        raise SettingsError(
+            f"--row is {asked.row}", hint=f"{file.path.name} reads up to {n_ctx} tokens, an update --step-tokens"
+        )
+    if longest > n_ctx:
+        raise SettingsError(
+            f"the longest prompt and its answer may have {longest:,} tokens, and {file.path.name} reads up to {n_ctx}",
+            hint="lower --answer-tokens, or --prompt-tokens of `edge-spec drafter pack`",
+        )
+    if asked.head is None and asked.vocabulary > file.n_vocab:
+        raise SettingsError(f"--vocabulary is {asked.vocabulary}", hint=f"{file.path.name} has {file.n_vocab} tokens")
 
 
 def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
@@ -86,7 +126,17 @@ def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
     file, head = inspect(asked.model), None if asked.head is None else inspect(asked.head)
     if head is not None:
         require_head(head, file)
-    pack, path = read_pack(asked.pack), asked.out / "written.npz"
+    pack = read_pack(asked.pack, file)
+    _require_room(asked, file, pack)
+    begin_with(
+        asked.out / "settings.json",
+        {
+            "target": file.fingerprint,
+            "head": "" if head is None else head.fingerprint,
+            "pack": sha256(asked.pack.read_bytes()).hexdigest(),
+            **{name: getattr(asked, name) for name in _BEGUN_WITH},
+        },
+    )
     device = device_of(asked.device, None)
     # Sums need no fixed order here: how much is written and learned depends on the clock.
     torch.use_deterministic_algorithms(False)
@@ -94,18 +144,24 @@ def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     target = TorchTarget(file, device=device, kind=torch.float32 if device == "cpu" else torch.float16)
     say(f"{file.path.name} is on {device}")
+    path, part = asked.out / "written.npz", asked.out / "writing.npz"
     if not path.is_file():
-        write_answers(
+        written = write_answers(
             target,
             pack,
-            path,
             n_tokens=asked.tokens,
             new=asked.answer_tokens,
             seed=asked.seed,
             memory_bytes=int(asked.memory_gb * 1e9),
             clock=writing,
             say=say,
+            begun=read_written(part) if part.is_file() else None,
         )
+        # An interrupt ends the teaching as well; the seconds for writing do not.
+        written.save(part if teaching.over else path, file.n_vocab)
+        if teaching.over:
+            raise TimeIsUp(f"{written.n_answered:,} tokens of answers are written")
+        part.unlink(missing_ok=True)
     kept = Teaching(
         file=file,
         target=target,

@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from edge_spec.models import ModelFile, kept_tokens
 from edge_spec.tokens.kept_tokens import KeptTokens
-from edge_spec.training.checkpoint import whole_file
+from edge_spec.training.checkpoint import arrays_of, ids_type, whole_file
 from edge_spec.training.clock import Clock
-from edge_spec.training.drafter.answers import Answers, divided
+from edge_spec.training.drafter.answers import PROMPT_WEIGHT, Answers, divided
 from edge_spec.training.drafter.heads import build_head, continue_head, start_head
 from edge_spec.training.drafter.pack import Pack
 from edge_spec.training.drafter.read_objective import ReadLoss
@@ -31,11 +31,10 @@ __all__ = ["Teaching", "Written", "read_written", "until_loop", "write_answers"]
 
 _HEATS = np.array([0.0, 0.6, 0.8, 1.0], np.float32)
 _QUESTION_TOKENS, _LEAST_QUESTION, _OWN_SHARE = 64, 4, 4
-"""One prompt of so many is a question that the target asks itself (Magpie, arXiv 2406.08464)."""
+"""For so many prompts there is one question more, which the target asks itself (Magpie, arXiv 2406.08464)."""
 
 _PERIODS, _REPEATED = 64, 24
 """Text that repeats itself with a period of so many tokens at most, for so long, is learned from no further."""
-_PROMPT_WEIGHT = 0.1
 _ROWS_AT_ONCE = 6144
 _SORTED_TOGETHER = 16
 """Batches whose prompts are sorted by length, so that those of one batch are alike."""
@@ -59,17 +58,35 @@ class Written:
         """How many tokens the answers have."""
         return int(self.lengths.sum() - self.prompts.sum())
 
+    @property
+    def _begins(self) -> npt.NDArray[np.int64]:
+        """Where texts begin, and where the last one ends."""
+        return np.cumsum([0, *self.lengths], dtype=np.int64)
+
+    @property
+    def _places(self) -> npt.NDArray[np.int64]:
+        """The place of each token in its text."""
+        return np.arange(len(self.tokens)) - np.repeat(self._begins[:-1], self.lengths)
+
+    def save(self, path: Path, n_vocab: int) -> None:
+        """Write them to a file, which ``read_written`` reads."""
+        with whole_file(path) as temporary, temporary.open("wb") as file:
+            np.savez(
+                file,
+                tokens=self.tokens.astype(ids_type(n_vocab)),
+                lengths=self.lengths.astype(np.int32),
+                prompts=self.prompts.astype(np.int32),
+            )
+
     def most_written(self, n_vocab: int, n_kept: int) -> npt.NDArray[np.int64]:
         """Return the tokens that answers hold most often, ascending; a token of a prompt counts a tenth."""
-        place = np.arange(len(self.tokens)) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
-        weights = np.where(place < np.repeat(self.prompts, self.lengths), _PROMPT_WEIGHT, 1.0)
+        weights = np.where(self._places < np.repeat(self.prompts, self.lengths), PROMPT_WEIGHT, 1.0)
         counts = np.bincount(self.tokens, weights=weights, minlength=n_vocab)
         return np.sort(np.argsort(-counts, kind="stable")[:n_kept])
 
     def answers(self, kept: KeptTokens) -> Answers:
         """What a head learns from, without distributions: the target reads them again."""
-        begins = np.cumsum([0, *self.lengths], dtype=np.int64)
-        place = np.arange(len(self.tokens)) - np.repeat(begins[:-1], self.lengths)
+        place = self._places
         from_prompt = np.repeat(self.prompts - 1, self.lengths)
         last = np.repeat(self.lengths - 1, self.lengths)
         learned = (place >= from_prompt) & (place < last)
@@ -77,7 +94,7 @@ class Written:
         return Answers(
             kept=kept.ids,
             tokens=kept.columns[self.tokens].astype(np.int32),
-            begins=begins,
+            begins=self._begins,
             expected=np.where(learned, 0, -1).astype(np.int32),
             columns=np.zeros((0, 1), np.int32),
             chances=np.zeros((0, 1), np.float16),
@@ -86,9 +103,13 @@ class Written:
 
 
 def read_written(path: Path) -> Written:
-    """Return what ``write_answers`` has written."""
-    with np.load(path) as found:
-        return Written(**{name: found[name].astype(np.int64) for name in found.files})
+    """Return what was saved.
+
+    Raises:
+        ModelFileError: it is damaged.
+    """
+    with arrays_of(path, "answers", hint="remove it and run again") as found:
+        return Written(**{name: array.astype(np.int64) for name, array in found.items()})
 
 
 def until_loop(tokens: Tensor) -> Tensor:
@@ -110,7 +131,6 @@ def until_loop(tokens: Tensor) -> Tensor:
 def write_answers(
     target: TorchTarget,
     pack: Pack,
-    path: Path,
     *,
     n_tokens: int,
     new: int,
@@ -118,45 +138,43 @@ def write_answers(
     memory_bytes: int,
     clock: Clock,
     say: Callable[[str], None],
+    begun: Written | None = None,
 ) -> Written:
-    """Let a target write answers until they have so many tokens, or the clock is over, and save them.
+    """Let a target write answers until they have so many tokens, or the clock is over: one batch at least.
 
     Args:
+        n_tokens: of all answers, those of ``begun`` among them.
         new: the most tokens of an answer.
         memory_bytes: for keys and values.
+        begun: what an interrupted run has written.
     """
     rows = partial(_fitting_rows, target, memory_bytes=memory_bytes)
     prompts = pack.prompts
-    prompts += _own_questions(target, pack, rows(len(pack.before) + _QUESTION_TOKENS), seed)
+    # No number of a batch comes twice: there are no more batches than texts.
+    first = 0 if begun is None else len(begun.lengths)
+    at_once = rows(len(pack.before) + _QUESTION_TOKENS)
+    prompts += _own_questions(target, pack, at_once, (seed << 20) + first, clock)
     say(f"prompts: {len(prompts):,}, of which {len(prompts) - len(pack.lengths):,} are the target's own")
-    tokens: list[npt.NDArray[np.int64]] = []
-    lengths: list[int] = []
-    begun: list[int] = []
-    done = 0
-    batches = _batches(prompts, rows, new, np.random.default_rng(seed))
-    for number, (some, heats) in enumerate(batches):
+    tokens = [] if begun is None else [begun.tokens]
+    lengths: list[int] = [] if begun is None else begun.lengths.tolist()
+    of_prompts: list[int] = [] if begun is None else begun.prompts.tolist()
+    done = 0 if begun is None else begun.n_answered
+    batches = _batches(prompts, rows, new, np.random.default_rng((seed, first)), greedy=begun is None)
+    for number, (some, heats) in enumerate(batches, first):
         answers = target.write(some, heats, pack.ends, new=new, seed=(seed << 20) + number)
         for prompt, answer, at in zip(some, answers, _loops(answers, new, target.device), strict=True):
             text = np.array([*prompt, *answer[:at]], np.int64)
             tokens.append(text)
             lengths.append(len(text))
-            begun.append(len(prompt))
+            of_prompts.append(len(prompt))
             done += len(text) - len(prompt)
         say(f"answers: {done:,} of {n_tokens:,} tokens, {len(lengths):,} texts")
         if done >= n_tokens or clock.over:
             break
-    narrow = np.uint16 if target.output.shape[0] <= 1 << 16 else np.uint32
-    with whole_file(path) as temporary, temporary.open("wb") as file:
-        np.savez(
-            file,
-            tokens=np.concatenate(tokens).astype(narrow),
-            lengths=np.array(lengths, np.int32),
-            prompts=np.array(begun, np.int32),
-        )
-    return read_written(path)
+    return Written(np.concatenate(tokens), np.array(lengths, np.int64), np.array(of_prompts, np.int64))
 
 
-def _own_questions(target: TorchTarget, pack: Pack, at_once: int, seed: int) -> list[list[int]]:
+def _own_questions(target: TorchTarget, pack: Pack, at_once: int, seed: int, clock: Clock) -> list[list[int]]:
     """Prompts whose user's words the target has written itself, after the header of a user's turn."""
     if not len(pack.before):
         return []
@@ -164,10 +182,12 @@ def _own_questions(target: TorchTarget, pack: Pack, at_once: int, seed: int) -> 
     found: list[list[int]] = []
     wanted = len(pack.lengths) // _OWN_SHARE
     for number, first in enumerate(range(0, wanted, at_once)):
+        if clock.over:
+            break
         n = min(at_once, wanted - first)
         heats = np.ones(n, np.float32)
         # Another seed than those of answers.
-        asked = target.write([before] * n, heats, pack.ends, new=_QUESTION_TOKENS, seed=-((seed << 20) + number + 1))
+        asked = target.write([before] * n, heats, pack.ends, new=_QUESTION_TOKENS, seed=-(seed + number + 1))
         found += [[*before, *each[:-1], *after] for each in asked if each[-1] in ends and len(each) >= _LEAST_QUESTION]
     return found
 
@@ -188,10 +208,14 @@ def _fitting_rows(target: TorchTarget, columns: int, *, memory_bytes: int) -> in
 
 
 def _batches(
-    prompts: Sequence[list[int]], rows: Callable[[int], int], new: int, random: np.random.Generator
+    prompts: Sequence[list[int]],
+    rows: Callable[[int], int],
+    new: int,
+    random: np.random.Generator,
+    *,
+    greedy: bool,
 ) -> Iterator[tuple[list[list[int]], npt.NDArray[np.float32]]]:
-    """Prompts of similar lengths and temperatures for them, without end; a greedy answer to a prompt is asked once."""
-    first = True
+    """Prompts of similar lengths and temperatures for them, without end; at most one greedy answer to each."""
     while True:
         order = iter(random.permutation(len(prompts)).tolist())
         while some := list(islice(order, _SORTED_TOGETHER * rows(new))):
@@ -204,8 +228,8 @@ def _batches(
                 batch.append(number)
             parts.append(batch)
             for part in (parts[each] for each in random.permutation(len(parts))):
-                yield [prompts[each] for each in part], random.choice(_HEATS[0 if first else 1 :], len(part))
-        first = False
+                yield [prompts[each] for each in part], random.choice(_HEATS[0 if greedy else 1 :], len(part))
+        greedy = False
 
 
 @dataclass(frozen=True, kw_only=True)

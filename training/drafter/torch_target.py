@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from edge_spec.errors import UnsupportedModel
-from edge_spec.models import ModelFile
+from edge_spec.models import ModelFile, read_header
 from edge_spec.training.drafter.heads import head_shape, target_layers
-from edge_spec.training.drafter.target_rows import OUTPUT, rows_of
+from edge_spec.training.drafter.target_rows import rows_of
 from edge_spec.training.model import Block, Cache, Llama
 from edge_spec.training.modules import Rotation, rotate
 from edge_spec.training.settings import Shape
@@ -25,6 +25,23 @@ from edge_spec.training.settings import Shape
 __all__ = ["TorchTarget"]
 
 _ARCHITECTURE = "llama"
+_READ = frozenset(
+    {
+        "vocab_size",
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.layer_norm_rms_epsilon",
+        "rope.dimension_count",
+        "rope.freq_base",
+    }
+)
+"""Settings of the architecture that are heeded, or checked; a file with others would be computed wrongly."""
 
 _UNIT = 8
 """Columns of a mask come in whole units, in which fused kernels of attention read it."""
@@ -32,6 +49,8 @@ _COMPACTED_EVERY, _SPARSE = 16, 0.8
 """So often the rows of ended answers are dropped, if no more than this share of the rows is still written."""
 _READ_AT_ONCE = 1 << 15
 """Tokens of prompts."""
+
+_HINT = "let edge-spec's kernels write its answers: `edge-spec drafter make`"
 
 _Attend = Callable[[int, Block, Tensor], Tensor]
 """Attention of a layer, given by its number, on its normed input."""
@@ -49,11 +68,7 @@ class TorchTarget:
     """
 
     def __init__(self, file: ModelFile, *, device: str, kind: torch.dtype = torch.float16) -> None:
-        hint = "let edge-spec's kernels write its answers: `edge-spec drafter make`"
-        if file.architecture != _ARCHITECTURE or rows_of(file, OUTPUT) is not None:
-            raise UnsupportedModel(
-                f"{file.path.name} is not of llama's architecture with one matrix for input and output", hint=hint
-            )
+        _require_known(file)
         alike = head_shape(file, file.n_vocab)
         model = Llama(
             Shape(
@@ -68,10 +83,13 @@ class TorchTarget:
                 norm_epsilon=alike.norm_epsilon,
             )
         )
-        for name, weight in model.named_weights().items():
+        weights = model.named_weights()
+        if others := sorted({tensor.name for tensor in file.tensors} - weights.keys()):
+            raise UnsupportedModel(f"{file.path.name} has {others[0]}, which is not computed here", hint=_HINT)
+        for name, weight in weights.items():
             rows = rows_of(file, name)
             if rows is None or rows.size != weight.numel():
-                raise UnsupportedModel(f"{name} of {file.path.name} cannot be read here", hint=hint)
+                raise UnsupportedModel(f"{name} of {file.path.name} cannot be read here", hint=_HINT)
             with torch.no_grad():
                 weight.copy_(torch.from_numpy(rows).view_as(weight))
         self._model = model.eval().requires_grad_(False).to(device)
@@ -275,6 +293,24 @@ class _Text:
             for number, layer in enumerate(each):
                 each[number] = layer[rows]
         self._mask = self._mask[rows]
+
+
+def _require_known(file: ModelFile) -> None:
+    """Refuse a file of another architecture, or with settings that would be computed wrongly."""
+    if file.architecture != _ARCHITECTURE:
+        raise UnsupportedModel(f"{file.path.name} is not of {_ARCHITECTURE}'s architecture", hint=_HINT)
+    begin = f"{_ARCHITECTURE}."
+    settings = {
+        name.removeprefix(begin): value
+        for name, value in read_header(file.path).metadata.items()
+        if name.startswith(begin)
+    }
+    head = file.n_embd // file.n_head
+    heads = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+    wrong = [name for name in heads if settings.get(name, head) != head] + sorted(settings.keys() - _READ)
+    if wrong:
+        what = f"{begin}{wrong[0]} = {settings[wrong[0]]}"
+        raise UnsupportedModel(f"{file.path.name} has {what}, which is not computed here", hint=_HINT)
 
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
