@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["arrays_of", "ids_type", "load_model", "read_weights", "save_state", "save_weights", "whole_file"]
 
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, *BAD_RECORD)
+_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, *BAD_RECORD)
 """What reading a damaged archive of arrays can raise."""
 
 

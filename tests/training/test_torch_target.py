@@ -219,6 +219,14 @@ def test_a_pack_is_whole_and_of_the_model(packed: Path, tmp_path: Path, capsys: 
         (tmp_path / "prompts.npz").write_bytes(damaged)
         with pytest.raises(ModelFileError, match="drafter pack"):
             read_pack(tmp_path / "prompts.npz", FILE)
+    refused = 0
+    for place in range(whole.index(b"PK\x01\x02"), len(whole)):
+        (tmp_path / "prompts.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            read_pack(tmp_path / "prompts.npz", FILE)
+        except ModelFileError:
+            refused += 1
+    assert refused > 100  # many bytes of an archive's directory are not looked at
     with pytest.raises(ModelFileError, match="another model"):
         read_pack(packed, inspect(write_gguf(tmp_path / "other.gguf")))
     with pytest.raises(SystemExit) as ended:
@@ -256,8 +264,9 @@ def test_an_interrupted_run_goes_on_where_it_ended(target: TorchTarget, packed: 
     assert whole.n_answered >= 900
     assert whole.tokens[: len(begun.tokens)].tolist() == begun.tokens.tolist()
     texts = [tuple(part.tolist()) for part in np.split(whole.tokens, np.cumsum(whole.lengths)[:-1])]
-    # What is drawn is not drawn again: the same text twice is rare.
-    assert len(set(texts)) > 0.8 * len(texts)
+    # What was drawn before is not drawn again.
+    n = len(begun.lengths)
+    assert len(set(texts[:n]) & set(texts[n:])) <= n // 4
     (tmp_path / "writing.npz").write_bytes((tmp_path / "writing.npz").read_bytes()[:100])
     with pytest.raises(ModelFileError, match="holds no answers"):
         read_written(tmp_path / "writing.npz")

@@ -40,6 +40,11 @@ class Pack:
     target: str
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return int(self.lengths.max())
+
+    @property
     def prompts(self) -> list[list[int]]:
         """Every prompt in token ids."""
         return [part.tolist() for part in np.split(self.tokens, np.cumsum(self.lengths)[:-1])]

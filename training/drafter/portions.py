@@ -101,7 +101,7 @@ def portion_at(path: Path) -> Portion:
     Raises:
         ModelFileError: it is damaged.
     """
-    with arrays_of(path, "answers", hint="remove it and run again") as found:
+    with arrays_of(path, "answers", hint="restore it, or begin again in another folder") as found:
         return Portion(**found, by_others=path.name.startswith(_READ))
 
 

@@ -19,24 +19,19 @@ from edge_spec.training.drafter.begun import begin_with
 from edge_spec.training.drafter.export import export_drafter
 from edge_spec.training.drafter.heads import require_head
 from edge_spec.training.drafter.pack import Pack, read_pack
-from edge_spec.training.drafter.teaching import Teaching, read_written, write_answers
+from edge_spec.training.drafter.teaching import Teaching, own_question_tokens, read_written, write_answers
 from edge_spec.training.drafter.torch_target import TorchTarget
 from edge_spec.training.precision import device_of
 
 __all__ = ["main"]
 
-_BEGUN_WITH = (
-    "vocabulary",
-    "tokens",
-    "answer_tokens",
-    "passes",
-    "steps_ahead",
-    "learning_rate",
-    "step_tokens",
-    "row",
-    "seed",
-)
-"""Options that stay as they are in a folder; those of time, memory and device may change."""
+_WRITTEN_WITH = ("tokens", "answer_tokens", "seed")
+"""Options that answers depend on."""
+
+_TAUGHT_WITH = ("vocabulary", "passes", "steps_ahead", "learning_rate", "step_tokens", "row")
+"""Options that may change until the teaching has saved something. Those of time, memory and device always may."""
+
+_TAUGHT = ("state.pt", "weights.npz")
 
 _TIME_IS_UP = 3
 _NEW, _CONTINUED = 4e-3, 2e-3
@@ -103,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _require_room(asked: argparse.Namespace, file: ModelFile, pack: Pack) -> None:
     """Refuse lengths that do not go together, before anything is computed."""
-    n_ctx, longest = file.n_ctx_train, int(pack.lengths.max()) + asked.answer_tokens
+    n_ctx, longest = file.n_ctx_train, max(pack.longest, own_question_tokens(pack)) + asked.answer_tokens
     if asked.row > min(n_ctx, asked.step_tokens):
         raise SettingsError(
             f"--row is {asked.row}", hint=f"{file.path.name} reads up to {n_ctx} tokens, an update --step-tokens"
@@ -128,15 +123,6 @@ def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
         require_head(head, file)
     pack = read_pack(asked.pack, file)
     _require_room(asked, file, pack)
-    begin_with(
-        asked.out / "settings.json",
-        {
-            "target": file.fingerprint,
-            "head": "" if head is None else head.fingerprint,
-            "pack": sha256(asked.pack.read_bytes()).hexdigest(),
-            **{name: getattr(asked, name) for name in _BEGUN_WITH},
-        },
-    )
     device = device_of(asked.device, None)
     # Sums need no fixed order here: how much is written and learned depends on the clock.
     torch.use_deterministic_algorithms(False)
@@ -144,6 +130,17 @@ def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     target = TorchTarget(file, device=device, kind=torch.float32 if device == "cpu" else torch.float16)
     say(f"{file.path.name} is on {device}")
+    training = asked.out / "training"
+    begin_with(
+        asked.out / "settings.json",
+        {
+            "target": file.fingerprint,
+            "head": "" if head is None else head.fingerprint,
+            "pack": sha256(asked.pack.read_bytes()).hexdigest(),
+            **{name: getattr(asked, name) for name in (*_WRITTEN_WITH, *_TAUGHT_WITH)},
+        },
+        only=None if any((training / name).is_file() for name in _TAUGHT) else ("target", "pack", *_WRITTEN_WITH),
+    )
     path, part = asked.out / "written.npz", asked.out / "writing.npz"
     if not path.is_file():
         written = write_answers(
@@ -168,7 +165,7 @@ def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
         written=read_written(path),
         head=head,
         vocabulary=asked.vocabulary,
-        folder=asked.out / "training",
+        folder=training,
         passes=asked.passes,
         budget_s=asked.teach_s,
         steps_ahead=asked.steps_ahead,
@@ -180,5 +177,5 @@ def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
         clock=teaching,
         say=say,
     ).run()
-    export_drafter(asked.out / "training" / "weights.npz", kept, file, asked.out / "drafter.gguf")
+    export_drafter(training / "weights.npz", kept, file, asked.out / "drafter.gguf")
     say(f"the head is {asked.out / 'drafter.gguf'}")

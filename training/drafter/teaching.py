@@ -27,7 +27,7 @@ from edge_spec.training.drafter.torch_target import TorchTarget
 from edge_spec.training.settings import Training
 from edge_spec.training.train import Trainer
 
-__all__ = ["Teaching", "Written", "read_written", "until_loop", "write_answers"]
+__all__ = ["Teaching", "Written", "own_question_tokens", "read_written", "until_loop", "write_answers"]
 
 _HEATS = np.array([0.0, 0.6, 0.8, 1.0], np.float32)
 _QUESTION_TOKENS, _LEAST_QUESTION, _OWN_SHARE = 64, 4, 4
@@ -172,6 +172,11 @@ def write_answers(
         if done >= n_tokens or clock.over:
             break
     return Written(np.concatenate(tokens), np.array(lengths, np.int64), np.array(of_prompts, np.int64))
+
+
+def own_question_tokens(pack: Pack) -> int:
+    """Return the most tokens of a prompt whose user's words the target has written; 0 if there are none."""
+    return len(pack.before) + _QUESTION_TOKENS + len(pack.after) if len(pack.before) else 0
 
 
 def _own_questions(target: TorchTarget, pack: Pack, at_once: int, seed: int, clock: Clock) -> list[list[int]]:
