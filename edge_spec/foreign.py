@@ -11,10 +11,17 @@ import math
 import os
 import stat
 import tomllib
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-__all__ = ["open_regular", "parse_json", "read_json", "read_regular", "read_toml", "require_regular"]
+from edge_spec.errors import BAD_RECORD
+
+__all__ = ["BAD_ARCHIVE", "open_regular", "parse_json", "read_json", "read_regular", "read_toml", "require_regular"]
+
+BAD_ARCHIVE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, *BAD_RECORD)
+"""All that reading a damaged ZIP archive, and the records in it, can raise."""
 
 _MOST_BYTES = 16 << 20
 _MOST_DEPTH = 256

@@ -1,4 +1,4 @@
-"""Files of a training: the state to continue from, and finished weights.
+"""Files of a training: the state to continue from, finished weights, and records beside them.
 
 Finished weights are 16-bit floats. Every later use of a model, in PyTorch or in a GGUF, starts from them, so all agree
 to the last bit. They take a tenth of the state, and reading them does not take PyTorch.
@@ -7,8 +7,6 @@ to the last bit. They take a tenth of the state, and reading them does not take 
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,17 +16,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import BAD_RECORD, ModelFileError
+from edge_spec.errors import ModelFileError
+from edge_spec.foreign import BAD_ARCHIVE
 from edge_spec.training.settings import HeadShape, Shape
 
 if TYPE_CHECKING:
     from edge_spec.training.model import Llama
     from edge_spec.training.modules import Trainable
 
-__all__ = ["arrays_of", "ids_type", "load_model", "read_weights", "save_state", "save_weights", "whole_file"]
-
-_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, *BAD_RECORD)
-"""What reading a damaged archive of arrays can raise."""
+__all__ = [
+    "arrays_of",
+    "ids_type",
+    "load_model",
+    "read_json",
+    "read_weights",
+    "save_state",
+    "save_weights",
+    "whole_file",
+    "write_json",
+]
 
 
 def ids_type(n_vocab: int) -> type[np.uint16 | np.uint32]:
@@ -50,7 +56,7 @@ def arrays_of(path: Path, what: str, *, hint: str) -> Iterator[Mapping[str, npt.
         # Of a path, NumPy leaves the file open if it is damaged.
         with path.open("rb") as file, np.load(file) as found:
             yield found
-    except _BROKEN as error:
+    except BAD_ARCHIVE as error:
         raise ModelFileError(f"{path} holds no {what} ({error})", hint=hint) from error
 
 
@@ -70,6 +76,24 @@ class whole_file:
             self._beside.replace(self._path)
         else:
             self._beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value, whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Return what ``write_json`` has written.
+
+    Raises:
+        ModelFileError: the file is damaged.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path} is damaged ({error})", hint="remove it and run again") from error
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edge_spec.errors import ModelFileError, SettingsError
+from edge_spec.training.checkpoint import read_json, write_json
 from edge_spec.training.clock import Clock
 from edge_spec.training.packing import Corpus
 from edge_spec.training.settings import ROLES, Setting
@@ -238,13 +239,13 @@ class Recipe:
         # A conversation of three questions should fit a short context as well.
         results["max_answer_tokens"] = min(250, self.setting.row * 250 // 1024)
         results["conversations"] = evaluate.conversations(family, max_tokens=results["max_answer_tokens"])
-        _write_json(self.out / "results.json", results)
+        write_json(self.out / "results.json", results)
 
     def card(self) -> None:
         """Write the card, and the log of all trainings next to it."""
         from edge_spec.training.card import card_of
 
-        results = json.loads((self.out / "results.json").read_text("utf-8"))
+        results = read_json(self.out / "results.json")
         if not set(ROLES) <= set(results["models"]):
             hint = "run the stage evaluate again"
             raise ModelFileError(f"{self.out / 'results.json'} is from an earlier version", hint=hint)
@@ -252,7 +253,7 @@ class Recipe:
         (self.out / "family" / "README.md").write_text(text, encoding="utf-8")
         logs = {name: self._log(name) for name in TRAININGS}
         record = {"setting": self.setting.as_json(), "seed": self.seed, "trainings": logs}
-        _write_json(self.out / "family" / "training_log.json", record)
+        write_json(self.out / "family" / "training_log.json", record)
         self.say(f"card: {self.out / 'family' / 'README.md'}")
 
     def _more(self, name: str, kind: str) -> Path:
@@ -304,7 +305,3 @@ class Recipe:
 
 STAGES = ("prepare", "target", "samples", "intermediate", "draft", "plain", "export", "evaluate", "card")
 """All stages in order; each is a method of ``Recipe``."""
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

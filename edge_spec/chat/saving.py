@@ -13,7 +13,6 @@ import os
 import tempfile
 import time
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
 from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, StateError
-from edge_spec.foreign import open_regular, parse_json, require_regular
+from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json, require_regular
 from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -152,10 +151,6 @@ def restore(
         raise _damaged(path) from error
 
 
-_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, *BAD_RECORD)
-"""What reading a damaged archive can raise."""
-
-
 def read_record(path: StrPath, model: ChatModel) -> dict[str, Any]:
     """Return everything in a file but the caches.
 
@@ -167,7 +162,7 @@ def read_record(path: StrPath, model: ChatModel) -> dict[str, Any]:
             record = _record_in(file, model)
         except BudgetExceeded as error:
             raise StateError(f"{path} is too large: {error.message}", hint=error.hint) from None
-        except _BROKEN:
+        except BAD_ARCHIVE:
             raise _damaged(path) from None
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise _damaged(path)
@@ -206,7 +201,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
             with cache.ledger.lend("sessions", "caches from a file", needed) as took:
                 took(needed)
                 return {entry.filename[len(_CACHES) :]: _content(archive, entry) for entry in entries}
-    except (*_BROKEN, BudgetExceeded):
+    except (*BAD_ARCHIVE, BudgetExceeded):
         return None
 
 

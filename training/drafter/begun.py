@@ -1,16 +1,15 @@
-"""What a run in a folder was begun with, so that the same command continues it and another one is refused."""
+"""Settings that a run in a folder was begun with: the same command continues it, and another one is refused."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import ModelFileError, SettingsError
-from edge_spec.training.checkpoint import whole_file
+from edge_spec.errors import SettingsError
+from edge_spec.training.checkpoint import read_json, write_json
 
-__all__ = ["begin_with", "read_json", "write_json"]
+__all__ = ["begin_with"]
 
 
 def begin_with(
@@ -20,7 +19,7 @@ def begin_with(
     defaults: Mapping[str, Any] | None = None,
     only: Collection[str] | None = None,
 ) -> None:
-    """Write the settings of a run.
+    """Write the settings of a run, unless its folder was begun with others.
 
     Args:
         path: where they are, in the run's folder.
@@ -38,21 +37,3 @@ def begin_with(
             hint=f"continue with what {path.name} in it says, or use another folder",
         )
     write_json(path, asked)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a value, whole or not at all."""
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-
-
-def read_json(path: Path) -> Any:
-    """Return what ``write_json`` has written.
-
-    Raises:
-        ModelFileError: the file is damaged.
-    """
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path} is damaged ({error})", hint="remove it and run again") from error

@@ -16,10 +16,10 @@ from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.models import ModelFile, inspect, kept_tokens, made_drafter_folder
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.tokens.tokenizer import Tokenizer
-from edge_spec.training.checkpoint import whole_file
+from edge_spec.training.checkpoint import read_json, whole_file, write_json
 from edge_spec.training.clock import Clock
 from edge_spec.training.drafter.answers import prepare, read_answers
-from edge_spec.training.drafter.begun import begin_with, read_json, write_json
+from edge_spec.training.drafter.begun import begin_with
 from edge_spec.training.drafter.card import card_of
 from edge_spec.training.drafter.exchanges import exchanges_in
 from edge_spec.training.drafter.export import export_drafter

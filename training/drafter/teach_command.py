@@ -19,7 +19,7 @@ from edge_spec.training.drafter.begun import begin_with
 from edge_spec.training.drafter.export import export_drafter
 from edge_spec.training.drafter.heads import require_head
 from edge_spec.training.drafter.pack import Pack, read_pack
-from edge_spec.training.drafter.teaching import Teaching, own_question_tokens, read_written, write_answers
+from edge_spec.training.drafter.teaching import Teaching, Written, own_question_tokens, read_written, write_answers
 from edge_spec.training.drafter.torch_target import TorchTarget
 from edge_spec.training.precision import device_of
 
@@ -65,12 +65,12 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     def at_least(least: int) -> Callable[[str], int]:
-        def whole(text: str) -> int:
+        def whole_number(text: str) -> int:
             if (number := int(text)) < least:
                 raise argparse.ArgumentTypeError(f"{text} is less than {least}")
             return number
 
-        return whole
+        return whole_number
 
     parser = argparse.ArgumentParser(
         prog="python training/drafter",
@@ -112,6 +112,41 @@ def _require_room(asked: argparse.Namespace, file: ModelFile, pack: Pack) -> Non
         raise SettingsError(f"--vocabulary is {asked.vocabulary}", hint=f"{file.path.name} has {file.n_vocab} tokens")
 
 
+def _written(
+    asked: argparse.Namespace,
+    target: TorchTarget,
+    pack: Pack,
+    writing: Clock,
+    teaching: Clock,
+    say: Callable[[str], None],
+) -> Written:
+    """Return the answers of this folder; the target writes those that are missing.
+
+    Raises:
+        TimeIsUp: it was interrupted; they are saved.
+    """
+    path, part = asked.out / "written.npz", asked.out / "writing.npz"
+    if path.is_file():
+        return read_written(path)
+    written = write_answers(
+        target,
+        pack,
+        n_tokens=asked.tokens,
+        new=asked.answer_tokens,
+        seed=asked.seed,
+        memory_bytes=int(asked.memory_gb * 1e9),
+        clock=writing,
+        say=say,
+        begun=read_written(part) if part.is_file() else None,
+    )
+    # An interrupt ends the teaching as well; the seconds for writing do not.
+    written.save(part if teaching.over else path, len(target.output))
+    if teaching.over:
+        raise TimeIsUp(f"{written.n_answered:,} tokens of answers are written")
+    part.unlink(missing_ok=True)
+    return written
+
+
 def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
     began = time.monotonic()
 
@@ -141,28 +176,10 @@ def _teach(asked: argparse.Namespace, writing: Clock, teaching: Clock) -> None:
         },
         only=None if any((training / name).is_file() for name in _TAUGHT) else ("target", "pack", *_WRITTEN_WITH),
     )
-    path, part = asked.out / "written.npz", asked.out / "writing.npz"
-    if not path.is_file():
-        written = write_answers(
-            target,
-            pack,
-            n_tokens=asked.tokens,
-            new=asked.answer_tokens,
-            seed=asked.seed,
-            memory_bytes=int(asked.memory_gb * 1e9),
-            clock=writing,
-            say=say,
-            begun=read_written(part) if part.is_file() else None,
-        )
-        # An interrupt ends the teaching as well; the seconds for writing do not.
-        written.save(part if teaching.over else path, file.n_vocab)
-        if teaching.over:
-            raise TimeIsUp(f"{written.n_answered:,} tokens of answers are written")
-        part.unlink(missing_ok=True)
     kept = Teaching(
         file=file,
         target=target,
-        written=read_written(path),
+        written=_written(asked, target, pack, writing, teaching, say),
         head=head,
         vocabulary=asked.vocabulary,
         folder=training,
