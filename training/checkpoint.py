@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import ModelFileError
+from edge_spec.errors import BAD_RECORD, ModelFileError
 from edge_spec.foreign import BAD_ARCHIVE
 from edge_spec.training.settings import HeadShape, Shape
 
@@ -56,7 +56,7 @@ def arrays_of(path: Path, what: str, *, hint: str) -> Iterator[Mapping[str, npt.
         # Of a path, NumPy leaves the file open if it is damaged.
         with path.open("rb") as file, np.load(file) as found:
             yield found
-    except BAD_ARCHIVE as error:
+    except (*BAD_ARCHIVE, *BAD_RECORD) as error:
         raise ModelFileError(f"{path} holds no {what} ({error})", hint=hint) from error
 
 

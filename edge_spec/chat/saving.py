@@ -162,7 +162,7 @@ def read_record(path: StrPath, model: ChatModel) -> dict[str, Any]:
             record = _record_in(file, model)
         except BudgetExceeded as error:
             raise StateError(f"{path} is too large: {error.message}", hint=error.hint) from None
-        except BAD_ARCHIVE:
+        except (*BAD_ARCHIVE, *BAD_RECORD):
             raise _damaged(path) from None
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
         raise _damaged(path)
@@ -201,7 +201,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
             with cache.ledger.lend("sessions", "caches from a file", needed) as took:
                 took(needed)
                 return {entry.filename[len(_CACHES) :]: _content(archive, entry) for entry in entries}
-    except (*BAD_ARCHIVE, BudgetExceeded):
+    except (*BAD_ARCHIVE, *BAD_RECORD, BudgetExceeded):
         return None
 
 
