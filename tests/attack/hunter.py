@@ -5,6 +5,7 @@ process. What differs from plain decoding is made as small as still differs, and
 
     python tests/attack/hunter.py --seconds 3600
     python tests/attack/hunter.py --seconds 3600 --company
+    python tests/attack/hunter.py --seconds 3600 --interrupted
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from forked import forked
 from hunted_models import HuntedModels
 from playing import Played, play
-from stories import company, story
+from stories import company, interrupted, story
 
 __all__ = ["hunt", "minimized"]
 
@@ -165,6 +166,7 @@ def main() -> int:
     parser.add_argument("--stories", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--company", action="store_true", help="17 and more texts side by side in every story")
+    parser.add_argument("--interrupted", action="store_true", help="conversations on llama.cpp that are interrupted")
     parser.add_argument("--story", help="play this one, as a difference was printed")
     parser.add_argument("--minimize", type=float, default=90.0, help="seconds to make a difference smaller")
     parser.add_argument("--folder", type=Path, help="keep models and caches here for the next hunt")
@@ -183,7 +185,7 @@ def main() -> int:
             lambda line: print(line, flush=True),
             folder,
             minimizing_s=given.minimize,
-            draw=company if given.company else story,
+            draw=interrupted if given.interrupted else company if given.company else story,
         )
     for kind, n in sorted(counts.items()):
         print(f"{n:8} {kind}")

@@ -225,6 +225,33 @@ class _Side:
             told = self.notices[number].append
             self.chats[number] = ChatSession.load(self.model, self._folder / f"{number}.chat", on_notice=told)
 
+    def close(self) -> None:
+        """Close what computes."""
+        self.model.close()
+
+
+class _Apart(_Side):
+    """One in which nothing interrupts a conversation: each has a model of its own, and other texts have another."""
+
+    def __init__(self, open_model: Callable[[], TextModel], folder: Path, system: str = "") -> None:
+        super().__init__(open_model, folder, system)
+        self._models: list[TextModel] = []
+
+    def chat(self, number: int) -> ChatSession:
+        shared = self.model
+        if number not in self.chats:
+            self.model = self._open()
+            self._models.append(self.model)
+        try:
+            return super().chat(number)
+        finally:
+            self.model = shared
+
+    def close(self) -> None:
+        super().close()
+        for model in self._models:
+            model.close()
+
 
 def _options(ask: Ask) -> dict[str, Any]:
     options = dict(ask["options"])
@@ -426,7 +453,8 @@ def play(story: Mapping[str, Any], hunted: Hunted, folder: Path) -> Played:
         return model
 
     system = story.get("system", "")
-    plain = _Side(lambda: edge_spec.load(hunted.target, speculation="off", **{**common, **threads}), folder, system)
+    kind = _Apart if story.get("apart") else _Side
+    plain = kind(lambda: edge_spec.load(hunted.target, speculation="off", **{**common, **threads}), folder, system)
     drafted = _Side(drafted_model, folder, system)
     played = Played()
     try:
@@ -451,8 +479,8 @@ def play(story: Mapping[str, Any], hunted: Hunted, folder: Path) -> Played:
             ):
                 _compare(played, f"step {number}, ask {place}", story, ask, (wanted, found), drafted, parted)
     finally:
-        plain.model.close()
-        drafted.model.close()
+        plain.close()
+        drafted.close()
     return played
 
 
@@ -509,7 +537,9 @@ def _kinds(story: Mapping[str, Any], ask: Ask, found: Outcome, drafted: _Side) -
     kinds = ["all", f"engine {story['engine']}", f"mode {story['mode']}", f"asked {what}", f"model {story['model']}"]
     kinds += [f"sampler {name}" for name in options if name not in ("seed", "max_tokens", "raw", "attempt", "stop")]
     kinds += [f"with {name}" for name in ("leave", "drops", "stays", "raises", "threads", "events") if ask.get(name)]
-    kinds += [f"with cache {story['load']['kv_k']}"] if "kv_k" in story["load"] else []
+    load = story["load"]
+    kinds += [f"with cache {load['kv_k']}/{load['kv_v']}"] if "kv_k" in load else []
+    kinds += ["without flash attention"] if load.get("flash_attention") is False else []
     kinds += [f"with cells for {story['texts']} texts"] if story.get("texts") else []
     kinds += ["with a shared system prompt"] if story.get("system") and "chat" in ask else []
     kinds += ["with tight memory"] * story["tight"] + ["with another engine's drafter"] * ("draft_engine" in story)

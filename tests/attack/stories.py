@@ -15,7 +15,8 @@ that so many pieces of the prompt have been read. ``threads`` in an ask: it is r
 token by token.
 
 Stories of ``company`` have 17 and more asks side by side, conversations with one ``system`` prompt among them, and
-cells for so many ``texts``.
+cells for so many ``texts``. Those that are ``interrupted`` play on llama.cpp, and every conversation is compared with
+one that has a model of its own (``apart``), which no other text ever interrupts.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hunted_models import names
+from hunted_models import INTERRUPTED, names
 from json_schemas import SCHEMAS
 
-__all__ = ["company", "story"]
+__all__ = ["company", "interrupted", "story"]
 
 
 def _engines(name: str) -> tuple[str, ...]:
@@ -138,6 +139,49 @@ def company(number: int) -> dict[str, Any]:
     }
 
 
+_CACHES = ("auto", "q8_0", "f16", "f16", "f16", "f32", "f32", "bf16", "f16/q8_0", "q8_0/f16", "f32/f16")
+
+
+def interrupted(number: int) -> dict[str, Any]:
+    """Draw a story of conversations on llama.cpp that wait, are saved, change and outgrow the context."""
+    chance = random.Random(f"interrupted {number}")
+    kinds = chance.choice(_CACHES)
+    keys, _, values = kinds.partition("/")
+    loading: dict[str, Any] = {"n_ctx": chance.choice((33, 48, 64, 96, 128, 160, 256, 384, 512, 512))}
+    loading |= {"n_threads": chance.choice((1, 1, 2)), "kv_k": keys, "kv_v": values or keys}
+    if keys != "q8_0" and values != "q8_0" and chance.random() < 0.25:
+        loading["flash_attention"] = False
+    if chance.random() < 0.2:
+        loading["prefill_chunk"] = chance.choice((16, 32, 100))
+    if chance.random() < 0.1:
+        loading["repack"] = False
+    if chance.random() < 0.2:
+        loading["max_rows"] = chance.choice((1, 2, 8))
+    # Some in company, and some with a text or two, of which each waits for the other.
+    n_most = chance.choice((1, 2, 2, 3, 17)) if number % 10 else 17
+    steps: list[list[dict[str, Any]]] = []
+    for _ in range(chance.choice((5, 8, 12)) if n_most < 17 else 2):
+        if steps and chance.random() < 0.3:
+            steps.append([{"do": chance.choice(("save", "save", "reopen"))}])
+            continue
+        sessions = chance.sample(range(3 if n_most < 17 else 17), 3 if n_most < 17 else 17)
+        n = min(n_most, len(sessions))
+        steps.append([_ask(chance, sessions, chats=True, chat_share=0.85) for _ in range(n)])
+    return {
+        "model": INTERRUPTED[number % len(INTERRUPTED)],
+        "engine": "llama",
+        "apart": True,
+        "mode": chance.choice(("off", "off", "ngram", "seer", "seer trees")),
+        "load": loading,
+        "threads": 1,
+        "limits": None,
+        "tight": chance.random() < 0.05,
+        "system": chance.choice(("", "", "You are a friend. " * 4)),
+        "seed": chance.randrange(1 << 20),
+        "steps": steps,
+    }
+
+
 def _step(chance: random.Random, *, chats: bool) -> list[dict[str, Any]]:
     if chance.random() < 0.15:
         return [{"do": chance.choice(("save", "save", "reopen", "rest")) if chats else "rest"}]
@@ -147,9 +191,9 @@ def _step(chance: random.Random, *, chats: bool) -> list[dict[str, Any]]:
     return [_ask(chance, sessions, chats=chats) for _ in range(n)]
 
 
-def _ask(chance: random.Random, sessions: list[int], *, chats: bool) -> dict[str, Any]:
+def _ask(chance: random.Random, sessions: list[int], *, chats: bool, chat_share: float = 0.45) -> dict[str, Any]:
     made: dict[str, Any]
-    if chats and sessions and chance.random() < 0.45:
+    if chats and sessions and chance.random() < chat_share:
         made = {"chat": sessions.pop(), "verb": chance.choice((*["send"] * 6, "retry", "edit", "undo"))}
         made["text"] = chance.choice(_TEXTS)
         made["options"] = _options(chance)

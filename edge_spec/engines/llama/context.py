@@ -32,7 +32,6 @@ class LlamaModel(CachedModel):
         super().__init__(settings, weights.n_vocab, profile, capabilities)
         self.context = LibraryContext(weights, settings)
         self._branches = Branches(self.context.n_sequences)
-        self._whole_from = 0  # Before it, cells that a shorter text would see may be missing.
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self._open()
@@ -92,8 +91,6 @@ class LlamaModel(CachedModel):
     def rollback(self, n_past: int) -> None:
         self._open()
         self._require_tokens("rollback", n_past, self._n_past)
-        if n_past < self._whole_from:
-            n_past = 0
         if n_past == 0:
             self._clear()
         elif n_past < self._n_past or self._pending:
@@ -104,7 +101,7 @@ class LlamaModel(CachedModel):
         self.context.clear()
         self._branches.clear()
         self._pending = EMPTY
-        self._n_past = self._whole_from = 0
+        self._n_past = 0
 
     def _cut(self, chosen: int, end: int) -> None:
         """Keep the cells of one sequence before position ``end`` as the text, and nothing else."""
@@ -152,11 +149,12 @@ class LlamaModel(CachedModel):
         return pack_state(self._write(), n_past=self._n_past, profile=self.profile.name)
 
     def _write(self) -> bytes:
-        return self.context.write(0)
+        return self.context.write(0, 0, self._n_past)
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
         body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
+        self.context.require_whole(body, n_past)
         self._read(body)
         if not self.context.holds(0, n_past):
             self._clear()
@@ -164,9 +162,6 @@ class LlamaModel(CachedModel):
                 "the saved state does not hold the text that it should", hint="read the text again instead"
             )
         self._n_past = n_past
-        # The library saves no cells that the next token does not see. Half a window: some look to both sides.
-        window = self.context.n_window
-        self._whole_from = n_past if 0 < window < 2 * n_past else 0
 
     def _read(self, body: bytes) -> None:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,9 @@ __all__ = ["ABORTED", "NO_SLOT", "LibraryContext"]
 
 NO_SLOT, ABORTED = 1, 2
 """Codes of the library's decode."""
+
+_PARTS, _LENGTH = b"es-parts", struct.Struct("<Q")
+"""What cells in several parts begin with, and how many bytes a part has. What is in one part is the library's own."""
 
 
 class LibraryContext:
@@ -88,9 +93,10 @@ class LibraryContext:
     def can_shift(self) -> bool:
         """Whether the library can move keys to other positions.
 
-        The library's own answer leaves out five cases: it ends the process where rotary embeddings cover only a part
-        of quantized keys and where no layer has any, it turns keys that know no positions or know them otherwise, it
-        lets keys grow where YaRN has scaled them, and it saves no cells outside of a layer's window.
+        The library's own answer leaves out four cases: it ends the process where rotary embeddings cover only a part
+        of quantized keys and where no layer has any, it turns keys that know no positions or know them otherwise, and
+        it lets keys grow where YaRN has scaled them. A text whose layers have a window is read again: what saved
+        conversations go on with must stay the same.
         """
         weights = self.weights
         if weights.architecture in CANNOT_SHIFT or not weights.has_rotary:
@@ -151,8 +157,44 @@ class LibraryContext:
         """Return whether the last position of a sequence is that of a text of ``n`` tokens."""
         return bool(self.c.llama_memory_seq_pos_max(self.memory, sequence) == n - 1)
 
-    def write(self, sequence: int) -> bytes:
-        """Return the cells of a sequence."""
+    @property
+    def spare(self) -> int | None:
+        """The last sequence id, through which cells are copied; None for recurrent models, which have a state by id."""
+        return None if self._settings.is_recurrent else self.n_sequences - 1
+
+    def write(self, sequence: int, first: int, last: int) -> bytes:
+        """Return the cells of a sequence at some positions, the same bytes whichever sequence it is.
+
+        The library leaves out cells that the token after them does not see. What is written in parts of half a window
+        has all of them: it comes to lie where a text that was never written has it, and can go back anywhere.
+        """
+        if self.spare is None:
+            return self._written(sequence)
+        bodies = [self._copied(sequence, *part) for part in self._parts(first, last)]
+        if len(bodies) == 1:
+            return bodies[0]
+        return _PARTS + b"".join(piece for body in bodies for piece in (_LENGTH.pack(len(body)), body))
+
+    def _parts(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield where parts begin and end: half a window, as some look to both sides, and none across two, as others
+        look back to where the last one began."""
+        window = self.n_window
+        while True:
+            end = min(last, first + max(1, window // 2), first - first % window + window) if window else last
+            yield first, end
+            if end >= last:
+                return
+            first = end
+
+    def _copied(self, sequence: int, first: int, last: int) -> bytes:
+        assert self.spare is not None
+        self.copy(sequence, self.spare, first, last)
+        try:
+            return self._written(self.spare)
+        finally:
+            self.remove(self.spare, -1)
+
+    def _written(self, sequence: int) -> bytes:
         size = self.c.llama_state_seq_get_size(self.handle, sequence)
         buffer = (ctypes.c_uint8 * size)()
         n = self.c.llama_state_seq_get_data(self.handle, buffer, size, sequence)
@@ -161,14 +203,38 @@ class LibraryContext:
         return bytes(memoryview(buffer)[:n])
 
     def read(self, sequence: int, body: bytes) -> None:
-        """Give cells that ``write`` returned to a sequence that has none.
+        """Give cells that ``write`` returned to a sequence, after those that it has.
 
         Raises:
             StateError: they are damaged; what there is of them is in the cells.
         """
+        for part in _parts_of(body):
+            if self.spare is None:
+                self._read(sequence, part)
+                continue
+            try:
+                self._read(self.spare, part)
+                self.copy(self.spare, sequence, -1, -1)
+            finally:
+                self.remove(self.spare, -1)
+
+    def _read(self, sequence: int, body: memoryview) -> None:
         buffer = (ctypes.c_uint8 * len(body)).from_buffer_copy(body)
         if self.c.llama_state_seq_set_data(self.handle, buffer, len(body), sequence) == 0:
             raise StateError("llama.cpp does not accept the saved state", hint="read the text again instead")
+
+    def require_whole(self, body: bytes, n: int) -> None:
+        """Refuse cells of a text of ``n`` tokens that were written without parts, as by older versions, where the
+        attention would miss those that were left out, or group its sums otherwise.
+
+        Raises:
+            StateError: they are refused.
+        """
+        needs_all = self.spare is not None or self._settings.sums_by_place
+        if needs_all and 0 < self.n_window < 2 * n and not body.startswith(_PARTS):
+            raise StateError(
+                "the saved state lacks what lies outside of the model's windows", hint="read the text again instead"
+            )
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
@@ -176,3 +242,18 @@ class LibraryContext:
         self._views.clear()
         if handle:
             self.c.llama_free(handle)
+
+
+def _parts_of(body: bytes) -> Iterator[memoryview]:
+    """Yield the parts of what ``write`` returned; the last one is short where it is damaged."""
+    view = memoryview(body)
+    if not body.startswith(_PARTS):
+        yield view
+        return
+    place = len(_PARTS)
+    while place < len(view):
+        if place + _LENGTH.size > len(view):
+            raise StateError("the saved state is damaged", hint="read the text again instead")
+        (n,) = _LENGTH.unpack_from(view, place)
+        place += _LENGTH.size + n
+        yield view[place - n : place]

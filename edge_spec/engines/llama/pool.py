@@ -52,13 +52,13 @@ class _Copied:
 
     Attributes:
         twin: the path whose first ``n_shared`` cells are its own.
-        bodies: of the others, part by part: where each ends, and its cells.
+        body: the others.
     """
 
     path: LlamaPath
     twin: LlamaPath
     n_shared: int
-    bodies: Sequence[tuple[int, bytes]]
+    body: bytes
 
 
 class LlamaPool:
@@ -89,7 +89,8 @@ class LlamaPool:
         self.n_cells = settings.n_cells - settings.max_rows
         self.context = LibraryContext(weights, settings)
         self._paths: list[LlamaPath] = []
-        self._part, *self._ids = reversed(range(self.context.n_sequences))
+        # The last one is the context's spare.
+        self._ids = [*reversed(range(self.context.n_sequences - 1))]
         self._is_whole = True
         self._emptied()
 
@@ -264,6 +265,7 @@ class LlamaPool:
         Raises:
             PoolFull: there are too few. StateError: they are damaged.
         """
+        self.context.require_whole(body, n)
         self._require_free(n)
         self._make_room(n)
         try:
@@ -279,14 +281,6 @@ class LlamaPool:
             raise
         self._take(path, n)
 
-    def written(self, path: LlamaPath, first: int, last: int) -> bytes:
-        """Return cells of a path, the same bytes whichever sequence it is."""
-        self.context.copy(path.sequence, self._part, first, last)
-        try:
-            return self.context.write(self._part)
-        finally:
-            self.context.remove(self._part, -1)
-
     def _make_room(self, n: int) -> None:
         """Have ``n`` free cells after all others."""
         if self._end + n > len(self._n_holders):
@@ -297,20 +291,13 @@ class LlamaPool:
         self._mend()
         context, known = self.context, dict[int, LlamaPath]()
         copies = list[_Copied]()
-        # Parts of half a window lose no cells outside of it.
-        size = context.n_window // 2 or context.n_cells
         for path in self._paths:
             cells = path.cells
             if path is without or not cells:
                 continue
             n = next((place for place in range(len(cells), 0, -1) if cells[place - 1] in known), 0)
-            bodies = list[tuple[int, bytes]]()
-            first = n
-            while first < len(cells):
-                last = min(len(cells), first + size - first % size)
-                bodies.append((last, self.written(path, first, last)))
-                first = last
-            copies.append(_Copied(path, known[cells[n - 1]] if n else path, n, bodies))
+            body = context.write(path.sequence, n, len(cells))
+            copies.append(_Copied(path, known[cells[n - 1]] if n else path, n, body))
             known.update(dict.fromkeys(cells[n:], path))
         return copies
 
@@ -322,15 +309,13 @@ class LlamaPool:
             self._emptied()
             for copied in copies:
                 path, n = copied.path, copied.n_shared
+                n_cells = len(path.cells)
                 path.cells = copied.twin.cells[:n]
                 if n:
                     context.copy(copied.twin.sequence, path.sequence, 0, n)
                     self._n_holders[path.cells] += 1
-                for last, body in copied.bodies:
-                    context.read(self._part, body)
-                    context.copy(self._part, path.sequence, len(path.cells), last)
-                    context.remove(self._part, -1)
-                    self._take(path, last - len(path.cells))
+                context.read(path.sequence, copied.body)
+                self._take(path, n_cells - n)
         except BaseException:
             self._lose_all()
             raise
@@ -341,7 +326,7 @@ class LlamaPool:
         # What others hold, too, is never turned: what moves gets cells of its own.
         n_own = int(np.count_nonzero(self._n_holders[path.cells] == 1))
         self._require_free(n - n_own)
-        body, others = self.written(path, 0, len(path.cells)), self._copied(without=path)
+        body, others = context.write(sequence, 0, len(path.cells)), self._copied(without=path)
         path.forget()
         try:
             context.clear()
@@ -353,7 +338,7 @@ class LlamaPool:
             if code:
                 self._failed(code, (), 1)
             context.remove(sequence, n)
-            body = context.write(sequence)
+            body = context.write(sequence, 0, n)
         finally:
             self._restore(others)
         self.read(path, body, n)
@@ -426,7 +411,6 @@ class LlamaPath(CachedModel):
         pool.add(self)
         self.cells: list[int] = []
         self._sequence: int | None = None
-        self._whole_from = 0  # Before it, cells that a shorter text would see may be missing.
         self._closed = False
 
     @property
@@ -514,21 +498,14 @@ class LlamaPath(CachedModel):
     def rollback(self, n_past: int) -> None:
         self._open()
         self._require_tokens("rollback", n_past, self._n_past)
-        self._n_past = self._reached(n_past)
+        self._n_past = n_past
         self.drop_pending()
-        if not self._n_past:
-            self._whole_from = 0
-
-    def _reached(self, n_past: int) -> int:
-        """Return how many tokens are left where it goes back to ``n_past``."""
-        return n_past if n_past >= self._whole_from else 0
 
     def fork(self, n: int) -> LlamaPath:
         self._open()
         self._require_tokens("fork", n, self._n_past)
-        n = self._reached(n)
         fork = self.pool.fork(self, n)
-        fork._n_past, fork._whole_from = n, self._whole_from if n else 0
+        fork._n_past = n
         return fork
 
     def shift(self, first: int, last: int) -> None:
@@ -542,21 +519,21 @@ class LlamaPath(CachedModel):
     def save(self) -> bytes:
         self._open()
         self.drop_pending()
-        return pack_state(self.pool.written(self, 0, self._n_past), n_past=self._n_past, profile=self.profile.name)
+        return pack_state(
+            self.pool.context.write(self.sequence, 0, self._n_past), n_past=self._n_past, profile=self.profile.name
+        )
 
     def restore(self, state: bytes) -> None:
         self.rollback(0)
         body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
         self.pool.read(self, body, n_past)
         self._n_past = n_past
-        # The library saves no cells that the next token does not see. Half a window: some look to both sides.
-        self._whole_from = n_past if 0 < self.pool.context.n_window < 2 * n_past else 0
 
     def forget(self) -> None:
         """Its cells are lost."""
         self.cells = []
         self.leave()
-        self._n_past = self._whole_from = 0
+        self._n_past = 0
         self._pending = EMPTY
 
     def cancel(self) -> None:

@@ -94,15 +94,22 @@ class LlamaSettings(ModelSettings):
         return replace(self, trees=False, max_rows=rows, n_snapshots=rows - 1, is_recurrent=True)
 
     @property
+    def sums_by_place(self) -> bool:
+        """Whether sums of the attention depend on where the cells of a text lie.
+
+        llama.cpp takes keys and values of f16 and f32 by tiles of cells; those of f32 are turned to f16 before. Without
+        flash attention it multiplies with all of them.
+        """
+        return not self.flash_attention or {self.kv_k, self.kv_v} <= {"f32", "f16"}
+
+    @property
     def shares_cells(self) -> bool:
         """Whether texts may share a context: targets whose attention takes cells one by one, without trees.
 
-        llama.cpp takes keys and values of one type of 16 or 32 bits by tiles of cells, whose sums depend on where a
-        text lies. Where layers have a window it gives cells beyond it to other texts, in any order.
+        Where layers have a window llama.cpp gives cells beyond it to other texts, in any order.
         """
-        by_tiles = self.kv_k == self.kv_v and self.kv_k in ("f32", "f16")
-        is_one = self.is_recurrent or self.is_alone or self.trees or by_tiles
-        return self.exact and self.flash_attention and not is_one
+        is_one = self.is_recurrent or self.is_alone or self.trees or self.sums_by_place
+        return self.exact and not is_one
 
 
 LLAMA_EXTRAS = frozenset(("flash_attention", "repack"))
@@ -133,10 +140,14 @@ def llama_settings(file: ModelFile, settings: ModelSettings) -> LlamaSettings:
 def context_parameters(settings: LlamaSettings) -> Any:
     """Return the library's parameters of a context.
 
-    It has a sequence for every leaf of a draft, or for every row where these may be of several texts, and one more.
+    It has a sequence for every leaf of a draft, or for every row where these may be of several texts, and one more,
+    through which cells are copied. A recurrent model has a state for every sequence, and so no more than it needs.
     """
     params = library().c.llama_context_default_params()
-    n_sequences = settings.max_rows + 1 if settings.trees or settings.shares_cells else 1 + settings.holds
+    if settings.is_recurrent:
+        n_sequences = 1 + settings.holds
+    else:
+        n_sequences = settings.max_rows + 1 if settings.trees or settings.shares_cells else 2
     params.n_ctx = settings.n_cells
     params.n_batch = params.n_ubatch = settings.prefill_chunk
     params.n_seq_max = n_sequences
