@@ -130,7 +130,7 @@ class GGUFVocabulary:
         tokens = self._array("tokens", STRING)
         if tokens is None or not tokens.length:
             raise self._refused("it has no tokens")
-        self.texts = [text or f"[EMPTY_{n}]".encode() for n, text in enumerate(tokens.texts())]
+        self.texts = [text or f"[EMPTY_{n}]".encode() for n, text in enumerate(_up_to_zero(tokens))]
         self.ids = {text: n for n, text in enumerate(self.texts)}
         if len(self.ids) < len(self.texts):
             again = next(text for n, text in enumerate(self.texts) if self.ids[text] != n)
@@ -159,10 +159,10 @@ class GGUFVocabulary:
             if pre == "kimi-k2":
                 return {}
             raise self._refused("it has no merges")
-        merges = {merge: n for n, merge in enumerate(found.texts())}
+        merges = {merge: n for n, merge in enumerate(_up_to_zero(found))}
         if len(merges) < found.length:
             merges.clear()
-            for n, merge in enumerate(found.texts()):
+            for n, merge in enumerate(_up_to_zero(found)):
                 merges.setdefault(merge, n)
         return merges
 
@@ -234,3 +234,8 @@ class GGUFVocabulary:
         elif "modern-bert" in name:
             before.update(self._named(["[MASK]"]))
         self.takes_before, self.takes_behind = frozenset(before), frozenset(behind)
+
+
+def _up_to_zero(array: GGUFArray) -> Iterator[bytes]:
+    """Yield texts up to their first zero byte, where llama.cpp takes them to end."""
+    return (text if b"\0" not in text else text.partition(b"\0")[0] for text in array.texts())

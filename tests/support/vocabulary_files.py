@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -63,7 +64,8 @@ def write_vocabulary(
 def learned_pairs(n_tokens: int, *, byte_level: bool) -> tuple[list[str], list[str]]:
     """Return tokens and merges learned from drawn texts that were cut nowhere, so that every cut shows in the ids."""
     draw = random.Random(n_tokens)
-    texts = [drawn_text(draw, ()) for _ in range(3000)]
+    # llama.cpp takes tokens to end at zero bytes.
+    texts = [drawn_text(draw, ()).replace("\0", "") for _ in range(3000)]
     learner = Tokenizer(models.BPE())
     if byte_level:
         learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -72,10 +74,7 @@ def learned_pairs(n_tokens: int, *, byte_level: bool) -> tuple[list[str], list[s
     alphabet = list(BYTE_LETTERS.values()) if byte_level else []
     trainer = trainers.BpeTrainer(vocab_size=n_tokens, initial_alphabet=alphabet, limit_alphabet=600, show_progress=False)
     learner.train_from_iterator(texts, trainer)
-    model = learner.model.__getstate__()
-    import json
-
-    content = json.loads(model)
+    content = json.loads(learner.model.__getstate__())
     return list(content["vocab"]), [merge if isinstance(merge, str) else " ".join(merge) for merge in content["merges"]]
 
 
