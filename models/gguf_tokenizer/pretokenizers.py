@@ -28,6 +28,7 @@ class PreTokenizer:
         adds_bos: a token begins every text, where the file does not say.
         names_bos: there is a token that begins a text even if the file names none.
         byte_level: tokens are written in letters that stand for bytes; else as text, with U+2581 for a space.
+        has_merges: the file must have merges.
         whole_newlines: newlines that are a token stay whole; a token begins every text, whatever the file says.
     """
 
@@ -36,6 +37,7 @@ class PreTokenizer:
     adds_bos: bool = False
     names_bos: bool = True
     byte_level: bool = True
+    has_merges: bool = True
     whole_newlines: bool = False
 
 
@@ -238,7 +240,7 @@ PRETOKENIZERS = {
     "bailingmoe2": _BAILING_MOE,
     "llada-moe": _BAILING_MOE,
     "seed-coder": PreTokenizer((_SEED_CODER,)),
-    "kimi-k2": PreTokenizer((_KIMI,)),
+    "kimi-k2": PreTokenizer((_KIMI,), has_merges=False),
     "ufakzeka": PreTokenizer((_UFAKZEKA,)),
     "afmoe": PreTokenizer((grouped_digits, _SOUTH_EAST_ASIAN, _DEEPSEEK3)),
     "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 from edge_spec.errors import Closed
+from edge_spec.memory.usage import trim_heap
 from edge_spec.models.gguf.header import GGUFHeader
 from edge_spec.models.gguf_tokenizer.merging import merged
 from edge_spec.models.gguf_tokenizer.special_tokens import SpecialTokens
@@ -51,6 +52,8 @@ class GGUFTokenizer(KnownTokens):
         self._is_byte_level = splits is not None and splits.byte_level
         self._word_ids = lru_cache(_REMEMBERED_WORDS)(self._read_word)
         self._joints = None if self._is_byte_level else _joints(vocabulary)
+        # Tables that were in use while they grew.
+        trim_heap()
 
     @property
     def _vocabulary(self) -> GGUFVocabulary:

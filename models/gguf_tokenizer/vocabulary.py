@@ -101,7 +101,6 @@ class GGUFVocabulary:
         pre = "gemma4" if kind == "gemma4" else self._value("pre", "")
         self.splits: PreTokenizer | None = None if self.has_scores else PRETOKENIZERS[pre]
         self._read_tokens()
-        self.merges = {} if self.splits is None else self._read_merges(pre)
         self._read_facts(kind)
         self._find_ends()
         self._find_strips(pre)
@@ -130,11 +129,17 @@ class GGUFVocabulary:
         tokens = self._array("tokens", STRING)
         if tokens is None or not tokens.length:
             raise self._refused("it has no tokens")
+        merges = self._array("merges", STRING) if self.splits is not None else None
+        if merges is None and self.splits is not None and self.splits.has_merges:
+            raise self._refused("it has no merges")
         self.texts = [text or f"[EMPTY_{n}]".encode() for n, text in enumerate(_up_to_zero(tokens))]
-        self.ids = {text: n for n, text in enumerate(self.texts)}
+        # Ids and places of merges are the same objects.
+        numbers = [*range(max(tokens.length, merges.length if merges is not None else 0))]
+        self.ids = dict(zip(self.texts, numbers, strict=False))
         if len(self.ids) < len(self.texts):
             again = next(text for n, text in enumerate(self.texts) if self.ids[text] != n)
             raise self._refused(f"the token {again[:64].decode(errors='replace')!r} occurs twice")
+        self.merges = _ranks(merges, numbers) if merges is not None else {}
         types = self._numbers("token_type", _INT32)
         self.kinds = bytearray([NORMAL]) * len(self.texts)
         if types is not None:
@@ -152,19 +157,6 @@ class GGUFVocabulary:
         if found.length < len(self.texts):
             raise self._refused(f"{_PREFIX}{key} has {found.length} numbers for {len(self.texts)} tokens")
         return np.frombuffer(found.raw(), f"<{VALUE_TYPES[found.element_type]}")[: len(self.texts)]
-
-    def _read_merges(self, pre: str) -> dict[bytes, int]:
-        found = self._array("merges", STRING)
-        if found is None:
-            if pre == "kimi-k2":
-                return {}
-            raise self._refused("it has no merges")
-        merges = {merge: n for n, merge in enumerate(_up_to_zero(found))}
-        if len(merges) < found.length:
-            merges.clear()
-            for n, merge in enumerate(_up_to_zero(found)):
-                merges.setdefault(merge, n)
-        return merges
 
     def _token(self, key: str, default: int) -> int:
         """Return the token that a key names; the default where there is no such token."""
@@ -234,6 +226,16 @@ class GGUFVocabulary:
         elif "modern-bert" in name:
             before.update(self._named(["[MASK]"]))
         self.takes_before, self.takes_behind = frozenset(before), frozenset(behind)
+
+
+def _ranks(merges: GGUFArray, numbers: list[int]) -> dict[bytes, int]:
+    """Return the place of each merge; the first where one occurs twice."""
+    found = dict(zip(_up_to_zero(merges), numbers, strict=False))
+    if len(found) < merges.length:
+        found.clear()
+        for merge, n in zip(_up_to_zero(merges), numbers, strict=False):
+            found.setdefault(merge, n)
+    return found
 
 
 def _up_to_zero(array: GGUFArray) -> Iterator[bytes]:
