@@ -1,7 +1,7 @@
 """Milliseconds of a token where one, two and three programs write at once, each with a model and threads of its own.
 
     python benchmarks/several_programs.py [MODEL] [--threads 2] [--programs 1,2,3] [--seconds 4] [--rounds 3]
-    python benchmarks/several_programs.py [MODEL] --engines llama --set GOMP_SPINCOUNT=20000 --set OMP_WAIT_POLICY=passive
+    python benchmarks/several_programs.py [MODEL] --engines llama --set GOMP_SPINCOUNT=20000 --set KMP_BLOCKTIME=200
 
 All programs load first, wait for one another, and write plainly for so many seconds. Printed for each engine and number
 of programs are the median of all programs and rounds, the slowest program, and how many times its fair share the median
@@ -102,10 +102,8 @@ def main() -> int:
             for (setting, n), spent in sorted(found.items()):
                 share = max(1.0, n * asked.threads / cores()[1]) * median(found[setting, min(numbers)])
                 worst = max(worst, median(spent) / share)
-                print(
-                    f"{engine:6} {setting:28} {n:8} {median(spent):9.2f} {max(spent):9.2f} {median(spent) / share:11.2f}",
-                    flush=True,
-                )
+                values = f"{median(spent):9.2f} {max(spent):9.2f} {median(spent) / share:11.2f}"
+                print(f"{engine:6} {setting:28} {n:8} {values}", flush=True)
     return int(asked.max is not None and worst > asked.max)
 
 

@@ -8,10 +8,7 @@ import sys
 
 import pytest
 
-_LOADED = (
-    "from edge_spec.llama_cpp.library import library; library(); import subprocess; "
-    "subprocess.run(['env'])"
-)
+_LOADED = "from edge_spec.llama_cpp.library import library; library(); import subprocess; subprocess.run(['env'])"
 _NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 
 
