@@ -181,7 +181,7 @@ class Bar:
         )
 
         console = progress_console()
-        # Prompts are counted in tokens, what is quantized in tensors, what is tried in trials, files in bytes.
+        # Prompts and what is tried are counted in tokens, what is quantized in tensors, files in bytes.
         amount = MofNCompleteColumn() if stage in ("reading", "quantizing", "calibrating") else DownloadColumn()
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
         hidden = not console.is_terminal or console.is_dumb_terminal

@@ -97,6 +97,7 @@ class OpenModels:
         try:
             opened = self._open("target", first, self._target_of(first)[1])
             self.probed: ProbeResult = opened.probed
+            self._note_cut_short()
             self.target = Target(Speculator(opened.model, NoDrafter()))
             self._go_to(first)
         except BaseException:
@@ -192,6 +193,7 @@ class OpenModels:
             self._close_target(wanted)
         opened = self._open("target", candidate, wanted[1])
         self._opened, self.probed = wanted, opened.probed
+        self._note_cut_short()
         self.target.change_model(opened.model)
         while self._cells:
             self._restore_cells(*self._cells.pop(0))
@@ -225,24 +227,38 @@ class OpenModels:
         pool, n_texts = self.target.pool, sum(text.model.n_past > 0 for text in self.target.texts)
         self.ledger.set(*TEXTS, n_texts * pool.text_bytes if pool is not None else 0)
 
+    def _note_cut_short(self) -> None:
+        """Note that the target was not probed to the end, if so."""
+        if seconds := self.probed.cut_short_s:
+            self._note(
+                f"calibrating {self.files['target'].path.name} has taken {seconds:.0f} s and was given up for now: "
+                "tokens are computed one by one, without drafts; the next start calibrates again, for up to "
+                f"{2 * seconds:.0f} s"
+            )
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
     def _usable(self, candidate: Candidate) -> Candidate:
         """Return the candidate, without drafts where the target cannot verify them."""
         can, mode, why = self.target.model.capabilities, candidate.mode, ""
         if not mode.limit:
             return candidate
+        if self.probed.cut_short_s:
+            return candidate.without_drafts()
         if not can.rollback:
             why = "this model's cache cannot be rolled back"
         elif mode.target_trees and not can.takes_trees:
             why = "this model does not compute trees like sequences"
         elif can.identity != "rounding":
             return candidate
-        note = (
+        self._note(
             f"speculation {mode.name!r} is off: {why}"
             if why
             else "this model's results depend on the batch size, so drafts may change a word where two are almost "
             "equally likely"
         )
-        self.notes += [note] if note not in self.notes else []
         return candidate.without_drafts() if why else candidate
 
     def _draft_as(self, candidate: Candidate) -> None:

@@ -111,7 +111,7 @@ class LoadKeywords(TypedDict, total=False):
         python_option(
             "Called with a stage, how much is done and how much there is in all; at its end they are equal. The stages "
             "of a file are `transcribing`, where it has to be transcribed first, and `loading`, both counted in "
-            "bytes, and `calibrating`, counted in trials, when it is first run so."
+            "bytes, and `calibrating`, counted in tokens, when it is first run so."
         ),
     ]
     watch: Annotated[

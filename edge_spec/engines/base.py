@@ -32,7 +32,7 @@ from edge_spec.tokens.tokenizer import FileTokenizer
 __all__ = ["Engine", "Estimator", "HiddenRows", "ModelSettings", "OpenedModel", "Opener", "Progress", "installed"]
 
 Progress = Callable[[str, int, int], object]
-"""Called with a stage, ``transcribing`` or ``loading``, bytes done and bytes in all, or ``calibrating`` and trials; at
+"""Called with a stage, ``transcribing`` or ``loading``, bytes done and bytes in all, or ``calibrating`` and tokens; at
 its end they are equal."""
 
 
@@ -158,6 +158,13 @@ class Opener(ABC):
             once = f" (at every start: the cache folder {self._cache_dir} cannot be written)"
         paged = "; experts that do not stay in memory are read from the disk" if settings.held_experts else ""
         self._on_wait(f"calibrating {file.path.name} for this device and these settings{once}{paged}")
+
+    def _announce_busy(self, settings: ModelSettings, times: float) -> None:
+        """Say that decodes take many times as long as they could."""
+        slow = f"decodes take {times:.0f} times as long as the fastest: other programs seem to use the processor"
+        fewer = Sentence("; beside them {instead} may be faster", instead=Arguments(n_threads=1))
+        has_several = max(settings.threads) > 1
+        self._on_wait(Sentence("{slow}{fewer}", slow=slow, fewer=fewer if has_several else ""))
 
     def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
         """From now on keep what goes into some layers of an open model, side by side, ``[n, len(layers) * width]``.

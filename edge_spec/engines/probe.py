@@ -1,4 +1,4 @@
-"""What a loaded model can do on this device, found out by trying, once per file, settings, library and processor.
+"""What a loaded model can do on this device, found out by trying, which ``probe_records`` remembers.
 
 No table could tell: whether rows are bit-identical in every width depends on the kernels that this library, this
 processor, these weights and this cache end up with.
@@ -6,34 +6,24 @@ processor, these weights and this cache end up with.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import cycle, islice
-from pathlib import Path
+from math import inf
 from time import perf_counter
 
 import numpy as np
 
 from edge_spec.engines.going_back import Probed, comes_back, how_far_back
-from edge_spec.engines.records import FOLDER, read_record, write_record
-from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import BAD_RECORD, BackendError
-from edge_spec.speculation.language_model import ANYWHERE, Capabilities, NumericsProfile
+from edge_spec.engines.probe_watch import ProbeWatch, TimeIsUp
+from edge_spec.errors import BackendError
+from edge_spec.speculation.language_model import ANYWHERE, Capabilities
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.tree import Tree
 
-__all__ = [
-    "OWN_READINGS",
-    "PLAIN",
-    "ProbeResult",
-    "known_profile",
-    "probe",
-    "probe_once",
-    "readings_in",
-]
+__all__ = ["OWN_READINGS", "PLAIN", "READINGS", "ProbeResult", "Readings", "probe"]
 
 PLAIN = Capabilities(rollback=0, takes_trees=False, widths=(1,), max_rows=1)
 """What every model can do."""
@@ -57,8 +47,13 @@ class Readings:
     every: tuple[_Reading, ...]
     lone: tuple[_Reading, ...] = ()
 
+    @property
+    def depth(self) -> int:
+        """How long a text is at most: a longer context makes no difference."""
+        return sum(self.every[-1])
 
-_READINGS = Readings(every=((24, 32), (252, 16), (508, 16)), lone=((56, 75), (300, 75)))
+
+READINGS = Readings(every=((24, 32), (252, 16), (508, 16)), lone=((56, 75), (300, 75)))
 """In a fresh cache, and across 256 and 512 used cells, from where on llama.cpp's attention takes other paths."""
 
 OWN_READINGS = Readings(every=((24, 8), (100, 8)))
@@ -77,10 +72,15 @@ _CUTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """Capabilities, and seconds of one decode by number of rows as measured in passing."""
+    """Capabilities, and seconds of one decode by number of rows as measured in passing.
+
+    Attributes:
+        cut_short_s: the seconds after which probing was given up; 0 if it came to its end.
+    """
 
     capabilities: Capabilities
     seconds: Mapping[int, float]
+    cut_short_s: float = 0.0
 
 
 def probe(
@@ -88,10 +88,13 @@ def probe(
     *,
     external: bool = False,
     lone: bool = True,
-    readings: Readings = _READINGS,
+    readings: Readings = READINGS,
     company: bool = False,
     n_different: int | None = None,
     on_probe: Callable[[int, int], object] = lambda done, total: None,
+    limit_s: float = inf,
+    on_busy: Callable[[float], object] = lambda times: None,
+    clock: Callable[[], float] = perf_counter,
 ) -> ProbeResult:
     """Find out what ``model`` can do; its cache is empty before and after.
 
@@ -111,32 +114,55 @@ def probe(
         n_different: how many different tokens a text has; None for any number. Where weights stay on the disk that not
             every token needs, each token that is new to the text has more of them read. What is computed of a token is
             the same, and so are the sums that might differ; seconds are those of further tokens.
-        on_probe: called with trials done, none at first, and the most that there may be; at the end they are equal.
+        on_probe: called with tokens computed, none at first, and about the most that there may be; at the end they are
+            equal.
+        limit_s: how long it may take. Then the careful answer is given: of one row at a time nothing can differ from
+            what plain decoding computes, since it is just that.
+        on_busy: called with how many times as long as their fastest decodes take, if other programs seem to compute.
+        clock: returns seconds.
     """
-    max_rows = model.settings.max_rows
+    reached = readings_in(model.n_ctx, readings.every)
+    total = _n_tokens(model, reached, readings, company=company) if model.settings.exact else 1
+    watch = ProbeWatch(on_probe, total, limit_s=limit_s, on_busy=on_busy, clock=clock)
+    try:
+        found = _probed(model, watch, readings, n_different, external=external, lone=lone, company=company)
+    except TimeIsUp:
+        model.capabilities = careful = replace(PLAIN, rollback=model.capabilities.rollback, in_company=False)
+        seconds = {n: spent for n, spent in watch.fastest.items() if n == 1}
+        found = ProbeResult(capabilities=careful, seconds=seconds, cut_short_s=limit_s)
+    model.rollback(0)
+    watch.end()
+    return found
+
+
+def _probed(
+    model: Probed,
+    watch: ProbeWatch,
+    readings: Readings,
+    n_different: int | None,
+    *,
+    external: bool,
+    lone: bool,
+    company: bool,
+) -> ProbeResult:
     # Any text will do, the same one every time; low ids can be control tokens.
     further = np.random.default_rng(1).integers(min(256, model.n_vocab - 1), model.n_vocab, 600).tolist()
     text = further if n_different is None else list(islice(cycle(further[:n_different]), len(further)))
     reached = readings_in(model.n_ctx, readings.every)
-    n_steps = len(_WIDTHS) * len(reached) + 2 * len(readings.lone) + company * (len(_COMPANY) + _ROUNDS)
-    steps = _Steps(on_probe, 4 + n_steps if model.settings.exact else 1)
     rollback = how_far_back(model, text) if model.settings.exact else ANYWHERE * comes_back(model, text)
-    max_rows = min(max_rows, rollback + 1)
+    max_rows = min(model.settings.max_rows, rollback + 1)
     can = Capabilities(rollback=rollback, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
     model.capabilities = can
     if not model.settings.exact:
         # A drafter's rounding never reaches the text.
-        found = _probe_drafter(model, text, readings.every[0][0])
-        steps.end()
-        return found
+        return _probe_drafter(model, text, readings.every[0][0])
     widths = tuple(n for n in _WIDTHS if n <= max_rows)
-    seconds: dict[int, float] = {}
-    exact, text = _widths_alike(model, text, widths, readings, seconds, lone=lone or external, step=steps.step)
+    exact, text = _widths_alike(model, text, widths, readings, watch, lone=lone or external)
     # More rows than the widest width would be outside the class.
     most = exact[-1] if exact else max_rows
     capabilities = model.capabilities = replace(can, takes_trees=False, widths=exact, max_rows=most)
     if exact and not external:
-        alike = _reads_alike(model, text, _deepest(model.n_ctx, readings.every), step=steps.step)
+        alike = _reads_alike(model, text, min(model.n_ctx, readings.depth), watch)
         capabilities = replace(capabilities, reuse_step=int(alike))
     # From the deepest on: the text is in the cache.
     trees = model.settings.trees and all(
@@ -144,20 +170,28 @@ def probe(
     )
     capabilities = replace(capabilities, takes_trees=trees)
     if external and exact:
-        capabilities = _confirmed(model, capabilities, text, max_rows, single=lone)
+        capabilities = _confirmed(model, capabilities, text, max_rows, watch, single=lone)
         most = capabilities.max_rows
     if company:
-        in_company = bool(capabilities.reuse_step) and _keeps_company(model, text, step=steps.step)
+        in_company = bool(capabilities.reuse_step) and _keeps_company(model, text, watch)
         capabilities = replace(capabilities, in_company=in_company)
+    seconds: Mapping[int, float] = watch.fastest
     if n_different is not None:
         widths = tuple(n for n in _TIMED if n <= most)
         seconds = _seconds_of(model, further[n_different % len(further) :], [capabilities.padded(n) for n in widths])
-    model.rollback(0)
-    steps.end()
     # A decode of n rows takes as long as one of its padded width.
     return ProbeResult(
         capabilities=capabilities, seconds={n: seconds[capabilities.padded(n)] for n in widths if n <= most}
     )
+
+
+def _n_tokens(model: Probed, reached: Sequence[_Reading], readings: Readings, *, company: bool) -> int:
+    """Return about how many tokens a probe computes at most."""
+    n_widths = sum(n <= model.settings.max_rows for n in _WIDTHS)
+    depth = min(model.n_ctx, readings.depth)
+    trials = sum(n for _, n in reached) * n_widths + reached[0][1] * model.settings.max_rows
+    of_company = 2 * (sum(_COMPANY) + _ROUNDS * len(_COMPANY)) if company else 0
+    return trials + 2 * sum(n for _, n in readings.lone) + 5 * depth + of_company
 
 
 def _seconds_of(model: Probed, text: Sequence[int], widths: Sequence[int]) -> dict[int, float]:
@@ -173,30 +207,8 @@ def _seconds_of(model: Probed, text: Sequence[int], widths: Sequence[int]) -> di
     return seconds
 
 
-class _Steps:
-    """Tells how many trials are done, none at first.
-
-    Args:
-        told: called with these and the most that there may be.
-    """
-
-    def __init__(self, told: Callable[[int, int], object], total: int) -> None:
-        self._told, self._done, self._total = told, 0, total
-        told(0, total)
-
-    def step(self) -> None:
-        """Tell that another one is done."""
-        self._done = min(self._done + 1, self._total - 1)
-        self._told(self._done, self._total)
-
-    def end(self) -> None:
-        """Tell that none is left."""
-        self._told(self._total, self._total)
-
-
 def _probe_drafter(model: Probed, text: Sequence[int], depth: int) -> ProbeResult:
     trees = model.settings.trees and _takes_trees(model, text, min(depth, model.n_ctx))
-    model.rollback(0)
     return ProbeResult(capabilities=replace(model.capabilities, takes_trees=trees), seconds={})
 
 
@@ -207,21 +219,14 @@ def readings_in(n_ctx: int, readings: Sequence[_Reading]) -> list[_Reading]:
     return [(start, min(n, n_ctx - start)), *((depth, min(n, n_ctx - depth)) for depth, n in deeper if depth < n_ctx)]
 
 
-def _deepest(n_ctx: int, readings: Sequence[_Reading]) -> int:
-    """Return how long a text is read at once: libraries take other paths from some number of tokens on, and a context
-    that ends between two readings may reach it."""
-    return min(n_ctx, sum(readings[-1]))
-
-
 def _widths_alike(
     model: Probed,
     text: Sequence[int],
     widths: Sequence[int],
     readings: Readings,
-    seconds: dict[int, float],
+    watch: ProbeWatch,
     *,
     lone: bool,
-    step: Callable[[], None],
 ) -> tuple[tuple[int, ...], Sequence[int]]:
     """Widths from 1 or 2 on, without gaps, that leave the same rows and cells; the longer of the two runs.
 
@@ -252,22 +257,21 @@ def _widths_alike(
             if model.capabilities.rollback < ANYWHERE:
                 # A state stays at the end of what was read at once, to which each width goes back.
                 model.rollback(0)
-                model.prefill(ahead[:start])
+                watch.prefill(model, ahead[:start])
             else:
-                _read_on(model, ahead, start, runs[-1])
+                _read_on(model, ahead, start, watch, runs[-1])
             is_first = (start, n) == every[0] and not single
             # Two rows are of every class, and so what they leave in the cache is like what it will be used with.
             read = runs[0][:: 1 - len(runs[0])] if single else {width for run in runs for width in run}
             left = dict[int, _Left]()
             for width in sorted(read, key=lambda width: (width == 2, -width)):
-                left[width] = _read(model, ahead, start, n, width, seconds, cells=is_first)
-                step()
+                left[width] = _read(model, ahead, start, n, width, watch, cells=is_first)
             if single:
                 runs[0] = runs[0] if len(set(left.values())) == 1 else runs[0][:1]
             else:
                 runs = [_alike(run, left) for run in runs]
             if is_first:
-                runs = _everywhere(model, ahead, start, runs, left)
+                runs = _everywhere(model, ahead, start, runs, left, watch)
     best = max(runs, key=lambda run: (len(run), -run[0]))
     return best if len(best) > 1 or len(widths) == 1 else (), ahead
 
@@ -275,8 +279,11 @@ def _widths_alike(
 _CHUNKS = (1, 7, 33, 100, 159)
 """Numbers of tokens that are read at once, by turns."""
 
+_SMALL_CHUNK = 16
+"""Smaller ones are among those."""
 
-def _read_on(model: Probed, text: Sequence[int], end: int, widths: Sequence[int] = ()) -> None:
+
+def _read_on(model: Probed, text: Sequence[int], end: int, watch: ProbeWatch, widths: Sequence[int] = ()) -> None:
     """Read a text up to some token, in chunks of several sizes and in decodes of some widths by turns.
 
     Chunks of a single token are left out where widths are given, since it may be of none of them.
@@ -285,10 +292,10 @@ def _read_on(model: Probed, text: Sequence[int], end: int, widths: Sequence[int]
     turn = 0
     while model.n_past < end:
         ahead = text[model.n_past : end]
-        model.prefill(ahead[: chunks[turn % len(chunks)]])
+        watch.prefill(model, ahead[: chunks[turn % len(chunks)]])
         ahead = text[model.n_past : end]
         if widths and len(ahead) > (n := widths[turn % len(widths)]):
-            model.decode(Tree.sequence(ahead[:n]))
+            watch.decode(model, ahead[:n])
             model.keep(range(n))
         turn += 1
 
@@ -311,7 +318,7 @@ def _alike(run: tuple[int, ...], left: Mapping[int, _Left]) -> tuple[int, ...]:
 
 
 def _read(
-    model: Probed, text: Sequence[int], start: int, n: int, width: int, seconds: dict[int, float], *, cells: bool
+    model: Probed, text: Sequence[int], start: int, n: int, width: int, watch: ProbeWatch, *, cells: bool
 ) -> _Left:
     """Read ``n`` tokens after the first ``start`` ones in decodes of ``width`` rows.
 
@@ -320,10 +327,7 @@ def _read(
     model.rollback(start)
     rows: list[bytes] = []
     while model.n_past < start + n:
-        tokens = text[model.n_past : model.n_past + width]
-        began = perf_counter()
-        computed = model.decode(Tree.sequence(tokens))
-        seconds[width] = min(perf_counter() - began, seconds.get(width, float("inf")))
+        computed = watch.decode(model, text[model.n_past : model.n_past + width])
         kept = min(width, start + n - model.n_past)
         rows += [_digest(row.data) for row in computed[:kept]]
         model.keep(range(kept))
@@ -335,7 +339,12 @@ def _digest(values: bytes | memoryview) -> bytes:
 
 
 def _everywhere(
-    model: Probed, text: Sequence[int], start: int, runs: Sequence[tuple[int, ...]], left: Mapping[int, _Left]
+    model: Probed,
+    text: Sequence[int],
+    start: int,
+    runs: Sequence[tuple[int, ...]],
+    left: Mapping[int, _Left],
+    watch: ProbeWatch,
 ) -> list[tuple[int, ...]]:
     """Return the widths of runs, from their beginning, whose widest gives the same rows wherever a decode begins."""
     known: dict[tuple[int, tuple[bytes, ...]], bool] = {}
@@ -345,7 +354,7 @@ def _everywhere(
         while len(run) > 1:
             asked = run[-1], rows
             if asked not in known:
-                known[asked] = _holds_everywhere(model, text, start, *asked)
+                known[asked] = _holds_everywhere(model, text, start, *asked, watch)
             if known[asked]:
                 break
             run = run[:-1]
@@ -353,11 +362,13 @@ def _everywhere(
     return found
 
 
-def _holds_everywhere(model: Probed, text: Sequence[int], start: int, width: int, rows: Sequence[bytes]) -> bool:
+def _holds_everywhere(
+    model: Probed, text: Sequence[int], start: int, width: int, rows: Sequence[bytes], watch: ProbeWatch
+) -> bool:
     """Return whether decodes of ``width`` rows give the ``rows`` after ``start`` tokens from wherever they begin."""
     model.rollback(start)
     for place in range(len(rows)):
-        computed = model.decode(Tree.sequence(text[start + place : start + place + width]))[: len(rows) - place]
+        computed = watch.decode(model, text[start + place : start + place + width])[: len(rows) - place]
         if any(_digest(row.data) != wanted for row, wanted in zip(computed, rows[place:], strict=False)):
             return False
         model.keep([0])
@@ -365,7 +376,7 @@ def _holds_everywhere(model: Probed, text: Sequence[int], start: int, width: int
 
 
 def _confirmed(
-    model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, *, single: bool
+    model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, watch: ProbeWatch, *, single: bool
 ) -> Capabilities:
     """Return what was found if it holds, or holds where single rows are padded.
 
@@ -375,7 +386,7 @@ def _confirmed(
     # Where every row is computed alone, there are no others that it could differ from.
     for widths in dict.fromkeys((capabilities.widths, wider) if single or not wider else (wider,)):
         model.capabilities = replace(capabilities, widths=widths)
-        if widths and _holds(model, text):
+        if widths and _holds(model, text, watch):
             break
     else:
         model.capabilities = replace(capabilities, widths=(), max_rows=max_rows)
@@ -383,57 +394,66 @@ def _confirmed(
     return model.capabilities
 
 
-def _holds(model: Probed, text: Sequence[int]) -> bool:
+def _holds(model: Probed, text: Sequence[int], watch: ProbeWatch) -> bool:
     """Return whether a row has the same bits at every place in a decode, whatever the number of rows."""
     wide = min(model.capabilities.max_rows, model.n_ctx)
     model.rollback(0)
-    model.prefill(text[: max(0, min(_READINGS.every[0][0], model.n_ctx - _CUTS * wide))])
+    watch.prefill(model, text[: max(0, min(READINGS.every[0][0], model.n_ctx - _CUTS * wide))])
     cut = 0
     while cut < _CUTS * wide and model.n_past + wide <= model.n_ctx:
         ahead = text[model.n_past : model.n_past + wide]
-        rows = model.decode(Tree.sequence(ahead)).copy()
+        rows = watch.decode(model, ahead).copy()
         model.rollback(model.n_past)
         for first in range(wide):
             n = min(1 + cut % wide, wide - first)
-            if not np.array_equal(model.decode(Tree.sequence(ahead[first : first + n])), rows[first : first + n]):
+            if not np.array_equal(watch.decode(model, ahead[first : first + n]), rows[first : first + n]):
                 return False
             model.keep([0])
             cut += 1
     return True
 
 
-def _reads_alike(model: Probed, text: Sequence[int], depth: int, *, step: Callable[[], None]) -> bool:
+def _reads_alike(model: Probed, text: Sequence[int], depth: int, watch: ProbeWatch) -> bool:
     """Return whether a text leaves the same cells read at once, in other chunks, and in decodes of all widths.
 
     Rows after it show it: each of them depends on all cells. What is in the cache was read in chunks and in decodes by
     turns; where it is not like what is read at once, chunks are tried alone, since there were widths among the decodes
-    that have turned out to be others.
+    that have turned out to be others. Chunks are halved, too: what was found serves where smaller ones are read.
     """
     depth = min(depth, model.n_ctx - 4)
     if depth < 12:
         return False
 
     def rows_after() -> list[bytes]:
-        computed = model.decode(Tree.sequence(text[depth : depth + min(4, model.capabilities.max_rows)]))
-        step()
-        return [_digest(row.data) for row in computed]
+        n = min(4, model.capabilities.max_rows)
+        return [_digest(row.data) for row in watch.decode(model, text[depth : depth + n])]
 
     model.rollback(min(model.n_past, depth - sum(_CHUNKS[:2])))
-    _read_on(model, text, depth)
+    _read_on(model, text, depth, watch)
     by_turns = rows_after()
     model.rollback(0)
-    model.prefill(text[:depth])
+    watch.prefill(model, text[:depth])
     at_once = rows_after()
     if at_once != by_turns:
         model.rollback(0)
-        _read_on(model, text, depth)
+        _read_on(model, text, depth, watch)
+        if rows_after() != at_once:
+            return False
+    chunk = min(depth, model.settings.prefill_chunk)
+    halves = [chunk >> n for n in range(1, chunk.bit_length()) if chunk >> n >= _SMALL_CHUNK]
+    if halves:
+        model.rollback(0)
+        for size in cycle(halves):
+            if model.n_past == depth:
+                break
+            watch.prefill(model, text[model.n_past : min(model.n_past + size, depth)])
         if rows_after() != at_once:
             return False
     model.rollback(0)
     turn = 0
     while model.n_past < depth:
         n = min(depth - model.n_past, 1 + turn % model.capabilities.max_rows)
-        model.decode(Tree.sequence(text[model.n_past : model.n_past + n]))
+        watch.decode(model, text[model.n_past : model.n_past + n])
         model.keep(range(n))
         turn += 1
     return rows_after() == at_once
@@ -446,7 +466,7 @@ _COMPANY = (300, 3, 200, 9, 40)
 _ROUNDS = 8
 
 
-def _keeps_company(model: Probed, text: Sequence[int], *, step: Callable[[], None]) -> bool:
+def _keeps_company(model: Probed, text: Sequence[int], watch: ProbeWatch) -> bool:
     """Return whether texts that are read and written together have the rows and cells that each has alone.
 
     They are read in pieces by turns, and written in changing order with drafts that are dropped. In the middle one is
@@ -468,10 +488,9 @@ def _keeps_company(model: Probed, text: Sequence[int], *, step: Callable[[], Non
     alone = list[_Left]()
     model.rollback(min(model.n_past, lengths[-1]))
     for each, length in zip(reversed(texts), reversed(lengths), strict=True):
-        model.prefill(each[model.n_past : length])
-        alone.append(_read(model, each, length, _ROUNDS, 1, {}, cells=True))
+        watch.prefill(model, each[model.n_past : length])
+        alone.append(_read(model, each, length, _ROUNDS, 1, watch, cells=True))
         model.rollback(0)
-        step()
     alone.reverse()
     paths, waiting = [pool.path() for _ in texts], list[TextPath]()
     rows: list[list[bytes]] = [[] for _ in texts]
@@ -479,15 +498,16 @@ def _keeps_company(model: Probed, text: Sequence[int], *, step: Callable[[], Non
         for _ in range(2):
             pieces = zip(paths, texts, lengths, strict=True)
             pool.prefill([(path, each[path.n_past : (path.n_past + length + 1) // 2]) for path, each, length in pieces])
+            watch.count(sum(lengths) // 4)
         for path, each, length in zip(paths, texts, lengths, strict=True):
-            path.prefill(each[path.n_past : length])
+            watch.prefill(path, each[path.n_past : length])
         for turn in range(_ROUNDS):
             if turn == _ROUNDS // 2:
                 n_past, forked = paths[0].n_past, paths[1]
                 paths[0].close()
                 paths[:2] = pool.path(), forked.fork(forked.n_past)
                 waiting.append(forked)
-                paths[0].prefill(texts[0][:n_past])
+                watch.prefill(paths[0], texts[0][:n_past])
             order = range(n)[:: -1 if turn % 2 else 1]
             drafts = [text[: min(2, most // n - 1) * ((turn + place) % 2)] for place in order]
             trees = [
@@ -498,7 +518,7 @@ def _keeps_company(model: Probed, text: Sequence[int], *, step: Callable[[], Non
                 rows[place].append(_digest(computed[0].data))
             for path, _ in trees:
                 path.keep([0])
-            step()
+            watch.count(sum(len(tree) for _, tree in trees))
         left = [_Left(rows=tuple(each), cells=_digest(path.save())) for each, path in zip(rows, paths, strict=True)]
     finally:
         for path in (*paths, *waiting):
@@ -525,99 +545,3 @@ def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
     if model.settings.exact:
         return np.array_equal(branch, alone)
     return np.allclose(branch, alone, atol=0.05 * float(alone.std()) + 1e-3)
-
-
-_VERSION = 12
-
-ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
-"""The numerics profile of a model by the widths that probing finds; empty before."""
-
-
-def probe_once(
-    model: Probed,
-    profile_of: ProfileOf,
-    *,
-    file: str,
-    cache_dir: Path | None,
-    on_probe: Callable[[int, int], object],
-    can_shift: bool,
-    external: bool = False,
-    lone: bool = True,
-    readings: Readings = _READINGS,
-    company: bool = False,
-    n_different: int | None = None,
-) -> ProbeResult:
-    """Give a model the capabilities and the profile that ``probe`` finds, or found the last time.
-
-    Args:
-        model: with ``profile_of(())``; closed if probing fails.
-        file: fingerprint of the model file.
-        cache_dir: where results are kept; None for nowhere.
-        can_shift: see ``Capabilities``; not probed.
-        external, lone, readings, company, n_different, on_probe: see ``probe``.
-    """
-    path = _place(cache_dir, file, model.settings, model.profile) if cache_dir is not None else None
-    found = _recalled(path)
-    if found is None:
-        try:
-            found = probe(
-                model,
-                external=external,
-                lone=lone,
-                readings=readings,
-                company=company,
-                n_different=n_different,
-                on_probe=on_probe,
-            )
-        except BaseException:
-            model.close()
-            raise
-        _remember(path, found)
-    # What cannot be shown to be alike serves only where it would be computed in the very same way.
-    step = found.capabilities.reuse_step or (model.settings.prefill_chunk if found.capabilities.rollback else 0)
-    model.capabilities = replace(
-        found.capabilities, can_shift=can_shift, reuse_step=step, prefill_chunk=model.settings.prefill_chunk
-    )
-    model.profile = profile_of(found.capabilities.widths)
-    return found
-
-
-def known_profile(
-    file: str, settings: ModelSettings, profile_of: ProfileOf, *, cache_dir: Path | None
-) -> NumericsProfile | None:
-    """Return the profile that ``probe_once`` would give a model; None if it has yet to be probed."""
-    found = _recalled(_place(cache_dir, file, settings, profile_of(())) if cache_dir is not None else None)
-    return profile_of(found.capabilities.widths) if found is not None else None
-
-
-def _place(cache_dir: Path, file: str, settings: ModelSettings, profile: NumericsProfile) -> Path:
-    """Return the file of a result."""
-    # n_ctx only decides how deep the probe can go: what can be reached stands for it.
-    # How many experts stay in memory changes no bit.
-    values = asdict(settings) | {"n_ctx": None, "threads": settings.threads, "held_experts": 0}
-    facts = [fact for fact in profile.facts if fact[0] != "n_ctx"]
-    reached = [
-        (readings_in(settings.n_ctx, readings.every), _deepest(settings.n_ctx, readings.every))
-        for readings in (_READINGS, OWN_READINGS)
-    ]
-    key = json.dumps([_VERSION, file, values, reached, facts], sort_keys=True)
-    return cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
-
-
-def _recalled(path: Path | None) -> ProbeResult | None:
-    """Return a kept result; None if there is none or it is damaged."""
-    if path is None:
-        return None
-    try:
-        found = read_record(path)
-        capabilities = found["capabilities"] | {"widths": tuple(map(int, found["capabilities"]["widths"]))}
-        seconds = {int(n): float(s) for n, s in found["seconds"].items()}
-        return ProbeResult(capabilities=Capabilities(**capabilities), seconds=seconds)
-    except BAD_RECORD:
-        return None
-
-
-def _remember(path: Path | None, result: ProbeResult) -> None:
-    """Keep a result, whole or not at all; a cache that cannot be written is not a reason to fail."""
-    if path is not None:
-        write_record(path, {"capabilities": asdict(result.capabilities), "seconds": dict(result.seconds)})

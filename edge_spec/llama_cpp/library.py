@@ -16,6 +16,7 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
+from edge_spec.llama_cpp.waiting_threads import read_settings, short_waits
 from edge_spec.memory.hardware import processor
 
 __all__ = ["AbortFlag", "Library", "leave_out_amx", "library"]
@@ -53,7 +54,9 @@ class Library:
     def __init__(self) -> None:
         # Where gdb is installed, the library would run it on this process before it aborts.
         os.putenv("GGML_NO_BACKTRACE", "1")
-        self.c = _bindings()
+        with short_waits():
+            self.c = _bindings()
+            read_settings(self.c._lib)
         self.verbose = False
         self._errors: deque[str] = deque(maxlen=4)
         # The library logs in the thread that called it, so threads that load at the same time can listen separately.

@@ -28,7 +28,8 @@ from edge_spec.cli.command import main
 from edge_spec.engines.onnx import opener
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.probe import ProbeResult, probe_once
+from edge_spec.engines.probe import ProbeResult
+from edge_spec.engines.probe_records import probe_once
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan

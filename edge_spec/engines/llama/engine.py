@@ -21,7 +21,8 @@ from edge_spec.engines.llama.footprint import (
 from edge_spec.engines.llama.pool import LlamaPool, SharedModel
 from edge_spec.engines.llama.recurrent import RecurrentModel
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
-from edge_spec.engines.probe import PLAIN, ProbeResult, known_profile, probe_once
+from edge_spec.engines.probe import PLAIN, ProbeResult
+from edge_spec.engines.probe_records import known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.library import library
 from edge_spec.llama_cpp.weights import LlamaWeights
@@ -93,6 +94,7 @@ class LlamaOpener(Opener):
                 file=file.fingerprint,
                 cache_dir=self._cache_dir,
                 on_probe=partial(self._announce_probe, file, own),
+                on_busy=partial(self._announce_busy, own),
                 cell_bytes=cell_bytes(file, own),
             )
         return OpenedModel(model=model, probed=probed)
@@ -121,6 +123,7 @@ def open_llama(
     file: str,
     cache_dir: Path | None,
     on_probe: Callable[[int, int], object] = lambda done, total: None,
+    on_busy: Callable[[float], object] = lambda times: None,
     cell_bytes: int = 0,
 ) -> tuple[LlamaModel | SharedModel, ProbeResult]:
     """Return a context over ``weights``, probed.
@@ -128,7 +131,7 @@ def open_llama(
     Args:
         file: fingerprint of the model file, for the numerics profile and the probe's cache.
         cache_dir: where probe results are kept; None for nowhere.
-        on_probe: called with what is done of probing the model for the first time, see ``probe``.
+        on_probe, on_busy: called with what is done of probing the model for the first time, see ``probe``.
         cell_bytes: what a further cell takes.
     """
     settings = settings.for_heads(weights.head_dim_k).for_states(weights.architecture)
@@ -153,6 +156,7 @@ def open_llama(
         file=file,
         cache_dir=cache_dir,
         on_probe=on_probe,
+        on_busy=on_busy,
         can_shift=model.context.can_shift and not weights.is_recurrent,
         company=True,
         # Without it the attention of a single row is a product that llama.cpp sums in another order, which shows in

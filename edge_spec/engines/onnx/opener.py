@@ -20,14 +20,8 @@ from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
 from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, hidden_rows_tail, transcribe_head
-from edge_spec.engines.probe import (
-    OWN_READINGS,
-    PLAIN,
-    ProbeResult,
-    ProfileOf,
-    known_profile,
-    probe_once,
-)
+from edge_spec.engines.probe import OWN_READINGS, PLAIN, READINGS, ProbeResult
+from edge_spec.engines.probe_records import ProfileOf, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Arguments, BackendError, DiskFull, ModelFileError, Sentence, UnsupportedModel
 from edge_spec.memory import format_size
@@ -106,6 +100,7 @@ class OnnxOpener(Opener):
             return _open_head(file, settings, target)
 
         on_probe = partial(self._announce_probe, file, settings)
+        on_busy = partial(self._announce_busy, settings)
         source = self._transcription(file) if file.graph is None else None
         self._on_progress("loading", 0, file.weight_bytes)
         model: LanguageModel
@@ -117,6 +112,7 @@ class OnnxOpener(Opener):
                 cache_dir=self._cache_dir,
                 n_different=_n_different(file, settings),
                 on_probe=on_probe,
+                on_busy=on_busy,
             )
             states = model.pool.session.states
             if states is not None:
@@ -126,7 +122,9 @@ class OnnxOpener(Opener):
             if settings.exact:
                 # While a published tokenizer is loaded it takes more than it keeps: better before the weights.
                 self.tokenizer(file)
-            model, probed = open_published(file, settings, cache_dir=self._cache_dir, on_probe=on_probe)
+            model, probed = open_published(
+                file, settings, cache_dir=self._cache_dir, on_probe=on_probe, on_busy=on_busy
+            )
         self._on_progress("loading", file.weight_bytes, file.weight_bytes)
         return OpenedModel(model=model, probed=probed)
 
@@ -220,6 +218,7 @@ def open_onnx(
     cache_dir: Path | None,
     n_different: int | None = None,
     on_probe: Callable[[int, int], object] = lambda done, total: None,
+    on_busy: Callable[[float], object] = lambda times: None,
 ) -> tuple[TranscribedModel, ProbeResult]:
     """Return a session over a transcription, probed.
 
@@ -227,7 +226,7 @@ def open_onnx(
         file: fingerprint of the model file, for the numerics profile and the probe's cache.
         cache_dir: where probe results are kept; None for nowhere.
         n_different: see ``probe``.
-        on_probe: called with what is done of probing the model for the first time, see ``probe``.
+        on_probe, on_busy: called with what is done of probing the model for the first time, see ``probe``.
     """
     settings = onnx_settings(settings)
     profile_of = _profile_of(file, settings, _transcribed(settings, recurrent=bool(source.states)))
@@ -240,6 +239,7 @@ def open_onnx(
         file=file,
         cache_dir=cache_dir,
         on_probe=on_probe,
+        on_busy=on_busy,
         can_shift=not source.states,
         readings=OWN_READINGS,
         n_different=n_different,
@@ -266,13 +266,14 @@ def open_published(
     *,
     cache_dir: Path | None,
     on_probe: Callable[[int, int], object] = lambda done, total: None,
+    on_busy: Callable[[float], object] = lambda times: None,
 ) -> tuple[OnnxModel, ProbeResult]:
     """Return a session over a published ONNX model, probed.
 
     Args:
         settings: where the graph returns logits of the last token only there is one row; where it takes no mask of
             four dimensions there are no trees; prompts are read in smaller chunks if large ones would take too much.
-        cache_dir, on_probe: see ``open_onnx``.
+        cache_dir, on_probe, on_busy: see ``open_onnx``.
 
     Raises:
         UnsupportedModel: ONNX Runtime cannot load or run it; the error quotes its reason.
@@ -290,6 +291,7 @@ def open_published(
         file=name,
         cache_dir=cache_dir,
         on_probe=on_probe,
+        on_busy=on_busy,
         # It is not known where an external graph keeps the positions of its cells.
         can_shift=False,
         external=True,
@@ -304,7 +306,8 @@ def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: P
     own = _transcribed(settings, recurrent=bool(file.state_bytes))
     settings, facts = _published(file, settings) if file.graph is not None else (settings, own)
     profile_of = _profile_of(file.fingerprint, settings, facts)
-    return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir)
+    readings = READINGS if file.graph is not None else OWN_READINGS
+    return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir, readings=readings)
 
 
 def _run_once(model: OnnxModel, graph: Path) -> None:
