@@ -25,6 +25,7 @@ __all__ = [
     "Option",
     "documented",
     "has_kind",
+    "is_finite",
     "options_of",
     "python_option",
     "refuse_unknown",
@@ -32,6 +33,7 @@ __all__ = [
     "require_one_of",
     "require_path",
     "require_whole",
+    "written",
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -89,7 +91,7 @@ class Option:
         if self.kind is bool:
             return "" if isinstance(value, bool) else "True or False"
         is_whole = self.kind is int
-        if not has_kind(value, Integral if is_whole else Real) or not (is_whole or math.isfinite(value)):
+        if not has_kind(value, Integral if is_whole else Real) or not (is_whole or is_finite(value)):
             return "a whole number" if is_whole else "a finite number"
         if self.above < value <= self.at_most and value >= self.at_least:
             return ""
@@ -148,12 +150,28 @@ def require_in_range(options: Mapping[str, Option], value: object) -> None:
         given = getattr(value, name, option.default)
         wanted = option.wanted_instead(given)
         if wanted:
-            raise SettingsError(f"is {given!r} and must be {wanted}", argument=name)
+            raise SettingsError(f"is {written(given)} and must be {wanted}", argument=name)
 
 
 def has_kind(value: object, kind: type) -> bool:
     """Return whether a value is a number of a kind; a truth value is none."""
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def is_finite(value: Real | float) -> bool:
+    """Return whether a number is finite as a float, too: whole numbers of more than 308 digits are not."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def written(value: object) -> str:
+    """Return a value as Python writes it, which refuses to write very long whole numbers."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "a number of very many digits"
 
 
 def documented(options: Mapping[str, Option]) -> Callable[[Function], Function]:
@@ -194,7 +212,7 @@ def require_whole(name: str, value: Any, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         is_too_large = isinstance(value, int) and value > most
         wanted = f"from {least} to {most:,}" if most < _UNLIMITED or is_too_large else f"{least} or more"
-        raise SettingsError(f"is {value!r} and must be a whole number {wanted}", argument=name)
+        raise SettingsError(f"is {written(value)} and must be a whole number {wanted}", argument=name)
 
 
 def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -10,7 +11,16 @@ from typing import Annotated, Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.text_stream import stops_of
-from edge_spec.options import Option, has_kind, options_of, python_option, refuse_unknown, require_in_range
+from edge_spec.options import (
+    Option,
+    has_kind,
+    is_finite,
+    options_of,
+    python_option,
+    refuse_unknown,
+    require_in_range,
+    written,
+)
 from edge_spec.sampling import SAMPLER_OPTIONS, SamplerKeywords, SamplerSettings
 
 __all__ = ["ANSWER_OPTIONS", "REPLY_OPTIONS", "AnswerKeywords", "ReplyKeywords", "ReplyOptions", "ignore"]
@@ -108,8 +118,10 @@ class ReplyOptions:
 
     def __post_init__(self) -> None:
         require_in_range(_NUMBERS, self)
-        if self.timeout is not None and not (has_kind(self.timeout, Real) and self.timeout > 0):
-            problem = f"is {self.timeout!r} and must be a number of seconds above 0"
+        timeout = self.timeout
+        is_number = has_kind(timeout, Real) and (timeout == math.inf or is_finite(timeout))
+        if timeout is not None and not (is_number and timeout > 0):
+            problem = f"is {written(timeout)} and must be a number of seconds above 0"
             raise SettingsError(problem, argument="timeout", hint="leave it out for no limit")
         SamplerSettings(seed=self.seed or 0, attempt=self.attempt, **self.sampling)
         object.__setattr__(self, "stop", stops_of(self.stop))

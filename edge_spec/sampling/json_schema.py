@@ -8,13 +8,13 @@ none elsewhere: a model cannot write white space without end, and everything but
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from edge_spec.errors import SettingsError
 from edge_spec.foreign import parse_json
+from edge_spec.options import is_finite, written
 from edge_spec.sampling.lark import Lark
 
 __all__ = ["ANNOTATIONS", "FORMATS", "KEYWORDS", "json_expression", "schema_to_lark"]
@@ -127,9 +127,9 @@ class _Rewriter:
             if keyword not in KEYWORDS:
                 _fail(at, f"the keyword {keyword} is not supported")
             if keyword in _BOUNDS and not (_is_number(value) and abs(value) < _EXACT):
-                _fail(at, f"the bound {value!r} is not a number below 2**53", "round it")
+                _fail(at, f"the bound {written(value)} is not a number below 2**53", "round it")
             if keyword in _COUNTS and not (type(value) is int and 0 <= value <= _MAX_COUNT):
-                _fail(at, f"{value!r} is not a whole number from 0 to {_MAX_COUNT}", "choose one")
+                _fail(at, f"{written(value)} is not a whole number from 0 to {_MAX_COUNT}", "choose one")
             if keyword in _TEXTS and not isinstance(value, str):
                 _fail(at, f"{str(value)[:64]!r} is not a text", "write it as one")
             write = getattr(self, f"_{keyword.strip('$').lower()}", None)
@@ -294,7 +294,7 @@ class _Rewriter:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
 
 
 def _require_exact(value: Any, place: str) -> None:

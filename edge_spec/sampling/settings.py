@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, TypedDict
 
 from edge_spec.errors import SettingsError
-from edge_spec.options import Option, has_kind, options_of, refuse_unknown, require_in_range
+from edge_spec.options import Option, has_kind, options_of, refuse_unknown, require_in_range, written
 
 __all__ = ["SAMPLER_OPTIONS", "SamplerKeywords", "SamplerSettings"]
 
@@ -127,7 +127,7 @@ class SamplerSettings:
     def __post_init__(self) -> None:
         def require(name: str, good: bool, wanted: str, hint: str = "") -> None:
             if not good:
-                raise SettingsError(f"is {getattr(self, name)!r} and must be {wanted}", argument=name, hint=hint)
+                raise SettingsError(f"is {written(getattr(self, name))} and must be {wanted}", argument=name, hint=hint)
 
         require_in_range(SAMPLER_OPTIONS, self)
         require("mirostat", self.mirostat != 1, "0 (off) or 2")

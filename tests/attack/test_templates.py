@@ -16,7 +16,49 @@ MESSAGES = [{"role": "user", "content": "hi " * 20}] * 3
 LONG = "{% set s = 'a' * 1000000 %}"
 GROWS = "{% set ns = namespace(s='a', n=3, l=[1]) %}{% for i in range(99999) %}"
 
+TWICE = "{%% set n = namespace(x=%s, y=%s) %%}{%% for i in range(60) %%}"
+TWICE += "{%% set n.x = %s %%}{%% set n.y = %s %%}{%% endfor %%}"
+LISTS = TWICE % ("[1]", "[1]", "[n.x, n.x]", "[n.y, n.y]")
+TUPLES = TWICE % ("(1,)", "(1,)", "(n.x, n.x)", "(n.y, n.y)")
+DICTS = TWICE % ("{}", "{}", "{'a': n.x, 'b': n.x}", "{'a': n.y, 'b': n.y}")
+SPACES = TWICE % ("1", "1", "namespace(a=n.x, b=n.x)", "n.y")
+SAME_HASHES = "range(0, 2305843009213693951 * 99999, 2305843009213693951)"
+
 HOSTILE = [
+    LISTS + "{{ n.x == n.y }}",
+    LISTS + "{{ n.x < n.y }}",
+    LISTS + "{{ n.x in [n.y] }}",
+    LISTS + "{{ n.x is eq n.y }}",
+    LISTS + "{{ [n.x]|select('eq', n.y)|list }}",
+    LISTS + "{{ [n.x].index(n.y) }}",
+    LISTS + "{{ [n.x].count(n.y) }}",
+    LISTS + "{{ [n.x, n.y]|max }}",
+    LISTS + "{{ [n.x, n.y]|sort }}",
+    LISTS + "{{ [{'a': n.x}, {'a': n.y}]|groupby('a') }}",
+    LISTS + "{{ [n.x]|map('string')|list }}",
+    LISTS + "{{ [n.x].copy() == [n.y] }}",
+    TUPLES + "{{ {n.x: 1}|length }}",
+    TUPLES + "{{ dict([(n.x, 1)]) }}",
+    TUPLES + "{{ {}.get(n.x) }}",
+    TUPLES + "{{ {}[n.x] }}",
+    TUPLES + "{{ [n.x]|unique|list|length }}",
+    DICTS + "{{ n.x == n.y }}",
+    DICTS + "{{ n.x.values() == n.y.values() }}",
+    "{% macro f() %}{{ varargs == varargs }}{% endmacro %}{% set s = 'a' * 9000000 %}{{ f(s, s, s, s) }}",
+    "{% set n = namespace(x=(1,)) %}{% for i in range(99999) %}{% set n.x = (n.x,) %}{% endfor %}{{ {n.x: 1}|length }}",
+    "{{ range(99999)|map(attribute='x', default='a' * 9000000)|batch(99999)|sort }}",
+    "{{ dict.fromkeys(" + SAME_HASHES + ") }}",
+    "{{ " + SAME_HASHES + "|unique|list|length }}",
+    "{{ ('a' * 2000000).rfind('ab' ~ 'a' * 1000000) }}",
+    "{{ ('ab' * 1000000).strip('b' * 1000000 ~ 'a')|length }}",
+    "{{ ('ab' * 1000000)|trim('b' * 1000000 ~ 'a')|length }}",
+    "{{ (('<!---->' * 900000)|safe).striptags()|length }}",
+    "{{ ('\u00fc' * 900000).encode('punycode')|length }}",
+    "{{ '%1000000000d'|format(1) }}",
+    "{{ 15|round(-100000000) }}",
+    "{{ dict.update(messages[0], {'content': 'x'}) }}",
+    "{{ f(" + ", ".join(f"a{n}=1" for n in range(20_000)) + ") }}",
+    "{{ x }}{% if x %}" + "".join(f"{{% elif a{n} %}}" for n in range(9000)) + "{% endif %}",
     "{{ 9**(9**9) }}",
     "{{ (10**60)**60 }}",
     "{{ 'a' * (10**9) }}",
@@ -92,6 +134,11 @@ USUAL = {
     "{{ ns.n }}": "3",
     "{% macro f(a, b='x') %}<{{ a }}{{ b }}>{% endmacro %}{{ f(1) }}{{ f(2, b='y') }}": "<1x><2y>",
     "{% generation %}{{ messages[0]['content'].split(' ')[0].replace('h', 'H') }}{% endgeneration %}": "Hi",
+    "{{ messages[0] == messages[1] }}{{ 'user' in messages|map(attribute='role') }}": "TrueTrue",
+    "{% for k, v in {'b': 1, 'a': [2]}|dictsort %}{{ k }}{{ v }}{% endfor %}{{ {(1, 'a'): 2}[(1, 'a')] }}": "a[2]b12",
+    "{{ 2.25|round(1) }}{{ 1 < 2 < 3 }}{% set a, b = 4, 5 %}{{ a }}{{ 'é'.encode('utf-8')|length }}": "2.2True42",
+    "{% macro f() %}{{ varargs|length }}{{ kwargs.a }}{% endmacro %}{{ f(1, 2, a=3) }}": "23",
+    "{% set n = namespace(x=1) %}{{ namespace(y=n)|string }}": "<Namespace>",
     "{{ messages|selectattr('role', 'equalto', 'user')|list|length }}{{ range(3)|sum }}{{ [3, 1]|sort }}": "33[1, 3]",
 }
 
@@ -106,3 +153,16 @@ def test_templates_of_families_write_long_conversations(name: str) -> None:
     messages = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 20_000} for n in range(21)]
     written = render_chat(FAMILIES[name], messages, bos="<s>", eos="</s>")
     assert all(f"{message['content'].strip()}" in written for message in messages)
+
+
+def test_what_many_messages_share_is_measured_once() -> None:
+    messages = [{"role": "user", "content": "word"}] * 20_000
+    template = "{% for m in messages %}{{ loop.index0 == messages|length - 1 }}{{ m in [messages[0]] }}{% endfor %}"
+    assert render_chat(template, messages, bos="", eos="").endswith("FalseTrueTrueTrue")
+
+
+def test_templates_leave_tools_as_they_are() -> None:
+    tools = [{"name": "f"}]
+    with pytest.raises(PromptError, match="forbidden"):
+        render_chat("{{ dict.update(tools[0], {'name': 'g'}) }}", MESSAGES, bos="", eos="", options={"tools": tools})
+    assert tools == [{"name": "f"}]

@@ -144,6 +144,11 @@ REFUSED: list[tuple[Any, str]] = [
     ({"enum": [1], "type": [[]]}, "cannot be kept: type must be a string"),
     ('{"const": 1e999}', "at #/const: a number in it is infinite"),
     ('{"const": {"a": [-Infinity]}}', "at #/const: a number in it is infinite"),
+    ({"const": 10**309}, "at #/const: a number in it is .* too long for JSON"),
+    ({"enum": [{"a": -(10**309)}]}, "at #/enum: a number in it is .* too long for JSON"),
+    ({"type": "integer", "minimum": -(10**309)}, "at #/minimum: the bound -10{309} is not"),
+    ({"type": "number", "multipleOf": 10**309}, "at #/multipleOf: the bound 10{309} is not"),
+    ({"type": "string", "maxLength": 10**309}, "at #/maxLength: 10{309} is not"),
     (
         {"properties": {"a": {"enum": [1, float("nan")]}}},
         "at #/properties/a/enum: a number in it is",

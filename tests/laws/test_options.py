@@ -98,6 +98,12 @@ def test_help_shows_every_option_with_default_and_text(function: Any, options: M
         ({"raw": None}, "raw is None and must be True or False"),
         ({"seed": 1 << 64}, f"seed is {1 << 64} and must be from -2**63 to 2**64 - 1; leave it out for a random one"),
         ({"timeout": 0}, "timeout is 0 and must be a number of seconds above 0; leave it out for no limit"),
+        (
+            {"timeout": 10**5000},
+            "timeout is a number of very many digits and must be a number of seconds above 0; "
+            "leave it out for no limit",
+        ),
+        ({"max_tokens": -(10**5000)}, "max_tokens is a number of very many digits and must be 1 or more"),
         ({"stop": ["a", ""]}, "stop must be texts that are not empty; give texts of at least one character"),
         ({"top_k": -1}, "top_k is -1 and must be 0 or more"),
         ({"max_token": 3}, "unknown setting max_token; did you mean max_tokens?"),

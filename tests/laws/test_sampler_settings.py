@@ -51,6 +51,7 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("logit_bias", {3: math.nan}, "numbers"),
     ("logit_bias", {3: math.inf}, "numbers"),
     ("logit_bias", {3: "x"}, "numbers"),
+    ("logit_bias", {3: 10**5000}, "numbers"),
     ("logit_bias", [3], "a map"),
     *(
         (name, value, "a finite number")
@@ -70,7 +71,7 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
             "mirostat_tau",
             "mirostat_eta",
         )
-        for value in (math.nan, math.inf, -math.inf, "1", None, True)
+        for value in (math.nan, math.inf, -math.inf, 10**309, -(10**309), "1", None, True)
     ),
 ]
 

@@ -44,6 +44,21 @@ WRONG: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"temperature": -1}, 400, "invalid_value", "temperature"),
     ({"temperature": "hot"}, 400, "invalid_value", "temperature"),
     ({"temperature": 1e400}, 400, "invalid_json", None),
+    *(
+        ({name: 10**309}, 400, "invalid_value", name)
+        for name in ("temperature", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "dry_base")
+    ),
+    (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"type": "integer", "minimum": -(10**309)}},
+            }
+        },
+        400,
+        "invalid_value",
+        "response_format.json_schema.schema",
+    ),
     ({"top_p": 1.5}, 400, "invalid_value", "top_p"),
     ({"n": 0}, 400, "invalid_value", "n"),
     ({"n": 10**6}, 400, "invalid_value", "n"),
