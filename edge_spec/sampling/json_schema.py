@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from edge_spec.errors import SettingsError
 from edge_spec.foreign import parse_json
 from edge_spec.sampling.lark import Lark
+from edge_spec.sampling.patterns import branches_of
 
 __all__ = ["FORMATS", "KEYWORDS", "constraints", "found_in", "json_expression", "schema_to_lark"]
 
@@ -252,7 +253,8 @@ class _Rewriter:
         return {"properties": self._each(named, place)}
 
     def _patternproperties(self, named: Any, place: str) -> dict[str, Any]:
-        return {"patternProperties": self._each(named, place)}
+        each = self._each(named, place)
+        return {"patternProperties": {_pattern(name, f"{place}/{name}"): schema for name, schema in each.items()}}
 
     def _each(self, named: Any, place: str) -> dict[str, Any]:
         if not isinstance(named, Mapping):
@@ -268,6 +270,9 @@ class _Rewriter:
         if least > 1:
             _fail(place, "more than 1 is not supported, since names may come twice")
         return {"minProperties": least}
+
+    def _pattern(self, pattern: str, place: str) -> dict[str, Any]:
+        return {"pattern": _pattern(pattern, place)}
 
     def _format(self, name: str, place: str) -> dict[str, Any]:
         pattern = FORMATS.get(name)
@@ -296,10 +301,20 @@ class _Rewriter:
             _fail(at, "it is not supported but for lengths, a pattern, or a list of names")
         if values is not None:
             pattern = "^(?:" + "|".join(re.escape(value) for value in values if isinstance(value, str)) + ")$"
-        if pattern is None:
+        elif pattern is not None:
+            pattern = _pattern(pattern, f"{at}/pattern")
+        else:
             pattern = f"^(?s:.){{{least},{most}}}$"
         others = self._of(known.get("additionalProperties", True), place)
         return {"patternProperties": {pattern: others}, "additionalProperties": False}
+
+
+def _pattern(pattern: str, place: str) -> str:
+    """Return a pattern in the dialect that llguidance reads."""
+    try:
+        return "|".join(map(str, branches_of(pattern)))
+    except ValueError as error:
+        _fail(place, f"the pattern {pattern[:64]!r} has {error}", "write it otherwise")
 
 
 def _is_number(value: Any) -> bool:

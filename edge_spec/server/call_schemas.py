@@ -10,6 +10,7 @@ from typing import Any
 from edge_spec.errors import SettingsError
 from edge_spec.sampling.json_schema import FORMATS, constraints, found_in, json_expression
 from edge_spec.sampling.lark import Lark, literal
+from edge_spec.sampling.patterns import branches_of
 
 __all__ = [
     "KINDS",
@@ -143,11 +144,14 @@ def pattern_of(text: str) -> str:
 
 
 def _found_in(pattern: str) -> str:
-    """Return a regular expression of texts in which a schema's pattern is found, as llguidance reads anchors."""
-    inner = pattern.removeprefix("^").removesuffix("$")
-    inner = re.sub(r"(\\.)|/", lambda found: found[1] or "\\/", inner, flags=re.DOTALL).replace("\n", "\\n")
-    before, after = "" if pattern.startswith("^") else "(?s:.*)", "" if pattern.endswith("$") else "(?s:.*)"
-    return f"{before}({inner}){after}"
+    """Return a regular expression of texts in which a schema's pattern is found, without anchors."""
+    ways = []
+    for each in branches_of(pattern):
+        if each.is_anchored:
+            raise refused(f"anchors within the pattern {pattern[:64]!r}")
+        before, after = "" if each.begins else "(?s:.*)", "" if each.ends else "(?s:.*)"
+        ways.append(f"{before}({each.text}){after}")
+    return f"({'|'.join(ways)})"
 
 
 def refused(what: str) -> SettingsError:
