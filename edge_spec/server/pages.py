@@ -11,9 +11,11 @@ from starlette.routing import Route
 __all__ = ["PAGE_PATHS", "page_routes"]
 
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_FOLDER = files("edge_spec.server").joinpath("page")
 _FILES = {
-    "/": "index.html",
-    **{f"/{name}": name for name in ("page.css", "page.js", "api.js", "markdown.js", "store.js", "tokens.js")},
+    "/" if each.name == "index.html" else f"/{each.name}": each.name
+    for each in _FOLDER.iterdir()
+    if each.name.rpartition(".")[2] in _TYPES
 }
 
 PAGE_PATHS = frozenset(_FILES)
@@ -36,7 +38,7 @@ def page_routes() -> list[Route]:
 
 
 def _route(path: str, name: str) -> Route:
-    content = files("edge_spec.server").joinpath("page", name).read_bytes()
+    content = _FOLDER.joinpath(name).read_bytes()
     media_type = _TYPES[name.rpartition(".")[2]]
 
     async def answer(request: Request) -> Response:

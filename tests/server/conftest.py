@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -81,3 +82,40 @@ def serve(demo_models: Callable[[str], TextModel]) -> Iterator[Callable[..., Ser
 def served(serve: Callable[..., Served]) -> Served:
     """A server as it comes."""
     return serve()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, driven by Playwright (`pip install playwright`)."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("needs Chromium")
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def windows(browser: Any, served: Any) -> Iterator[Callable[[], Any]]:
+    """Opens windows of one browser with the page, as narrow as a phone; what goes wrong in them fails the test."""
+    context = browser.new_context(viewport={"width": 360, "height": 640})
+    wrong: list[str] = []
+
+    def opened() -> Any:
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: wrong.append(said.text))
+        page.goto(served.url)
+        page.get_by_role("heading", name="demo").wait_for()
+        return page
+
+    yield opened
+    assert not [said for said in wrong if "net::ERR" not in said and "Failed to load resource" not in said]
+    context.close()
+
+
+@pytest.fixture
+def page(windows: Callable[[], Any]) -> Any:
+    return windows()

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def page(browser: Any, served: Any) -> Iterator[Any]:
-    """The page, at the width of a phone; what goes wrong in it fails the test."""
-    context = browser.new_context(viewport={"width": 360, "height": 640})
-    found = context.new_page()
-    wrong: list[str] = []
-    found.on("pageerror", lambda error: wrong.append(str(error)))
-    found.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-    found.goto(served.url)
-    sync_api.expect(found.locator("#model")).to_have_text("demo")
-    yield found
-    assert not wrong
-    context.close()
+pytestmark = pytest.mark.slow
 
 
 def answer(page: Any, text: str) -> str:
@@ -178,7 +152,8 @@ x = "<b>"
 def test_markdown_becomes_what_it_means(page: Any) -> None:
     html = page.evaluate(
         """async (text) => {
-            const { element, markdown } = await import("./markdown.js");
+            const { element } = await import("./elements.js");
+            const { markdown } = await import("./markdown.js");
             return element("div", {}, ...markdown(text)).innerHTML;
         }""",
         WRITTEN.replace("\\\\", "\\"),
@@ -193,7 +168,7 @@ def test_markdown_becomes_what_it_means(page: Any) -> None:
         '<div class="table" tabindex="0"><table><thead><tr><th>a</th><th>b</th></tr></thead>'
         "<tbody><tr><td>1 | 2</td><td><strong>3</strong></td></tr></tbody></table></div><hr>"
         '<div class="code"><pre tabindex="0"><code>x = "&lt;b&gt;"</code></pre>'
-        '<button type="button">Copy</button></div>'
+        '<button type="button" name="copy" aria-label="Copy the code">Copy</button></div>'
     )
 
 
@@ -236,7 +211,12 @@ def test_the_keyboard_alone_is_enough_and_never_loses_its_place(page: Any) -> No
     page.wait_for_selector("#retry")
     assert focused() == "question"
     # Screen readers hear the whole answer, once.
-    content = page.evaluate("JSON.parse(localStorage['edge-spec conversations'])[0].messages[1].content")
+    content = page.evaluate(
+        """() => {
+            const [name] = Object.keys(localStorage).filter((each) => each.startsWith("edge-spec conversation "));
+            return JSON.parse(localStorage[name]).turns[0].answer.content;
+        }"""
+    )
     assert page.locator("#said").evaluate("e => e.textContent") == f"Answer: {content}"
     assert page.locator("#said").get_attribute("role") == "log"
     page.evaluate("document.getElementById('retry').focus()")

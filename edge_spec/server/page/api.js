@@ -1,5 +1,7 @@
 // The server's API, as any other client uses it.
 
+const LEAVING_MS = 500;
+
 async function failed(response) {
   try {
     return new Error((await response.json()).error.message);
@@ -8,12 +10,28 @@ async function failed(response) {
   }
 }
 
+function lost() {
+  return new Error("the connection to the server was lost; is it still running?");
+}
+
+// Browsers name what goes wrong on the way in words of their own. A page that is left loses its connections first: it
+// must not take that for the server's doing, so it is told when the page would be gone.
+async function reached(coming) {
+  try {
+    return await coming;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    await new Promise((resolve) => setTimeout(resolve, LEAVING_MS));
+    throw lost();
+  }
+}
+
 function headers(key) {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
 export async function models(key) {
-  const response = await fetch("/v1/models", { headers: headers(key) });
+  const response = await reached(fetch("/v1/models", { headers: headers(key) }));
   if (!response.ok) throw await failed(response);
   return (await response.json()).data;
 }
@@ -33,22 +51,23 @@ export async function memory(key) {
 
 // The chunks of an answer.
 export async function* answer(asked, key, signal) {
-  const response = await fetch("/v1/chat/completions", {
+  const response = await reached(fetch("/v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json", ...headers(key) },
     body: JSON.stringify({ ...asked, stream: true, stream_options: { include_usage: true }, token_events: true }),
     signal,
-  });
+  }));
   if (!response.ok) throw await failed(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
+    const { value, done } = await reached(reader.read());
+    if (done) throw lost();
     const events = (held + value).split("\n\n");
     held = events.pop();
     for (const event of events) {
-      if (!event.startsWith("data: ") || event === "data: [DONE]") continue;
+      if (event === "data: [DONE]") return;
+      if (!event.startsWith("data: ")) continue;
       const chunk = JSON.parse(event.slice(6));
       if (chunk.error) throw new Error(chunk.error.message);
       yield chunk;

@@ -1,5 +1,8 @@
 // The Markdown that models write, as nodes: nothing of an answer is ever parsed as HTML.
 
+import { copyButton } from "./copying.js";
+import { element } from "./elements.js";
+
 // Signs that turn the direction of writing around: they would let an address look like another one.
 const TURNS = "\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069";
 const INLINE = new RegExp([
@@ -16,13 +19,6 @@ const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^(\s*)([-*+]|(\d{1,9})[.)])(\s+)(?=\S)/;
 const TABLE = /^ {0,3}\|?( *:?-+:? *\|)+( *:?-+:? *)?$/;
 const DEEPEST = 8;
-
-export function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  // One by one: a call with as many arguments as an answer may have parts would fail.
-  for (const child of children.flat()) made.append(child);
-  return made;
-}
 
 export function markdown(text) {
   return blocks(text.split("\n"), 0);
@@ -122,14 +118,7 @@ function code(lines, start, mark) {
   while (next < lines.length && !lines[next].trim().startsWith(mark)) next++;
   const text = lines.slice(start + 1, next).join("\n");
   const node = element("div", { className: "code" }, element("pre", { tabIndex: 0 }, element("code", { textContent: text })));
-  if (navigator.clipboard && next < lines.length) {
-    const copy = element("button", { type: "button", textContent: "Copy" });
-    copy.addEventListener("click", async () => {
-      const isCopied = await navigator.clipboard.writeText(text).then(() => true, () => false);
-      copy.textContent = isCopied ? "Copied" : "The browser does not allow it; select the text";
-    });
-    node.append(copy);
-  }
+  if (next < lines.length) node.append(copyButton(text, "Copy the code"));
   return { node, next: next + 1 };
 }
 

@@ -1,26 +1,38 @@
-// The page: one conversation at a time, and a list of the others.
+// The page: one conversation at a time, a list of the others, and what can be done with them.
 
 import * as api from "./api.js";
-import { element, markdown } from "./markdown.js";
-import * as store from "./store.js";
-import { shownTokens } from "./tokens.js";
+import { addTurn, created, isBlank, isEmpty, setSystem, takeBack, turnsOf } from "./conversation.js";
+import { Conversations } from "./conversations.js";
+import { drafted, draftOf, keepDraft } from "./drafts.js";
+import { $, element } from "./elements.js";
+import { List } from "./list.js";
+import { Messages } from "./messages.js";
+import * as settings from "./settings.js";
+import { passing, read, write } from "./storage.js";
+import { isElsewhere } from "./windows.js";
+import { Writing } from "./writing.js";
 
-const $ = (id) => document.getElementById(id);
-const conversations = store.load();
-let current = conversations[0] ?? add();
-let writing = null;
+const SHOWN = "edge-spec shown";
+const SETTINGS = ["temperature", "length", "key"];
+const conversations = new Conversations(show);
+const writing = new Writing(conversations, showSoon);
+const messages = new Messages($("messages"), {
+  retry: (turn) => ask(turn, { back: "retry" }),
+  proceed: (turn) => ask(turn, { isContinued: true, back: "continue" }),
+});
+const list = new List($("list"), { open: choose, remove });
+let current = null;
 let model = "";
 let picture = 0;
 
-function add() {
-  conversations.unshift(store.created());
-  return conversations[0];
+// The conversation that this window showed before, or the last one.
+function atFirst() {
+  for (const id of drafted()) if (!conversations.get(id)) conversations.add(created(id));
+  return conversations.get(read(passing, SHOWN)) ?? listed()[0] ?? created();
 }
 
-function keep() {
-  current.system = $("system").value;
-  const used = conversations.filter((each) => each.messages.length);
-  if (!store.save(used)) tell("this browser keeps no conversations; copy what you want to keep");
+function listed() {
+  return conversations.all().filter((each) => each === current || !isEmpty(each) || draftOf(each));
 }
 
 function tell(sentence) {
@@ -29,78 +41,61 @@ function tell(sentence) {
 
 // --- what is shown
 
-function shownAnswer(message) {
-  const nodes = [];
-  if (message.thought) {
-    const summary = element("summary", { textContent: "Thoughts" });
-    nodes.push(element("details", {}, summary, element("p", { className: "thought", textContent: message.thought })));
-  }
-  const tokens = $("colors").checked && message.tokens?.length;
-  nodes.push(...(tokens ? shownTokens(message.tokens) : markdown(message.content)));
-  return nodes;
+function stateOf(turn, isHere) {
+  if (isHere) return "writing";
+  return turn.answer.ending ?? (isElsewhere(turn, show) ? "elsewhere" : "left");
 }
 
-function shown(message, number) {
-  const label = element("span", { className: "hidden", textContent: message.role === "user" ? "You: " : "Answer: " });
-  if (message.role === "user") return element("li", { className: "user" }, label, message.content);
-  const item = element("li", { className: "assistant" }, label, ...shownAnswer(message));
-  if (number === current.messages.length - 1 && !writing) {
-    const retry = element("button", { type: "button", id: "retry", textContent: "Retry" });
-    retry.addEventListener("click", () => {
-      current.messages.pop();
-      ask(message.attempt + 1, "retry");
-    });
-    item.append(element("div", { className: "tools" }, retry));
-  }
-  return item;
+function look(turn) {
+  const own = writing.answerTo(turn);
+  return { answer: own ?? turn.answer, state: stateOf(turn, own), isLast: isLast(turn) };
+}
+
+function isLast(turn) {
+  return turn === turnsOf(current).at(-1) && !writing.isIn(current);
 }
 
 function show() {
-  $("messages").replaceChildren(...current.messages.map(shown));
-  $("messages").setAttribute("aria-busy", String(Boolean(writing)));
-  $("send").hidden = Boolean(writing);
-  $("stop").hidden = !writing;
-  $("new").disabled = Boolean(writing);
-  showList();
+  const isWriting = writing.isIn(current);
+  const turns = turnsOf(current);
+  messages.show(turns, look, $("colors").checked);
+  $("messages").setAttribute("aria-busy", String(isWriting));
+  $("send").hidden = isWriting;
+  $("stop").hidden = !isWriting;
+  $("speed").textContent = turns.length ? look(turns.at(-1)).answer.figures : "";
+  $("unkept").textContent = unkept();
+  if (document.activeElement !== $("system")) $("system").value = current.system.text;
+  list.show(conversations.has(current) ? listed() : [current, ...listed()], current, (each) => writing.isIn(each));
 }
 
-// The last answer as far as it is there, once per picture: chunks may come faster than anybody can see.
-function showLast() {
-  if (picture) return;
+// Why something that is shown would be gone with this window.
+function unkept() {
+  if (conversations.isFull) {
+    return "This browser has no room left for conversations, or keeps none: what is new is gone when the page is closed. "
+      + "Delete other conversations, or copy what you need.";
+  }
+  if (conversations.has(current) || isEmpty(current)) return "";
+  return "This conversation was deleted in another window. It is kept again when you go on with it.";
+}
+
+// Show an answer as far as it is there, once per picture: chunks may come faster than anybody can see.
+function showSoon(conversation) {
+  // Who deleted it elsewhere wants no more of it.
+  if (conversation !== current && !conversations.has(conversation)) writing.stop(conversation);
+  if (picture || conversation !== current) return;
   picture = requestAnimationFrame(() => {
     picture = 0;
-    if (!writing) return;
     const main = document.querySelector("main");
     // Who reads further up is left there.
     const follows = main.scrollHeight - main.scrollTop - main.clientHeight < 48;
-    const number = current.messages.length - 1;
-    $("messages").lastElementChild?.replaceWith(shown(current.messages[number], number));
-    if (follows) main.scrollTop = main.scrollHeight;
+    show();
+    if (follows) showEnd();
   });
 }
 
-function showList() {
-  const items = conversations.filter((each) => each.messages.length || each === current).map((each) => {
-    const open = element("button", { type: "button", textContent: store.titleOf(each), disabled: Boolean(writing) });
-    if (each === current) open.setAttribute("aria-current", "true");
-    open.addEventListener("click", () => {
-      change(each);
-      openList(false);
-      $("question").focus();
-    });
-    const remove = element("button", { type: "button", textContent: "Delete", disabled: Boolean(writing) });
-    remove.setAttribute("aria-label", `Delete ${store.titleOf(each)}`);
-    remove.addEventListener("click", () => {
-      const place = items.findIndex((item) => item.contains(remove));
-      conversations.splice(conversations.indexOf(each), 1);
-      change(each === current ? conversations[0] ?? add() : current);
-      // The next one of the list; what was focused is gone.
-      const left = document.querySelectorAll("#list li button:first-child");
-      (left[Math.min(place, left.length - 1)] ?? $("new")).focus();
-    });
-    return element("li", {}, open, remove);
-  });
-  document.querySelector("#list ul").replaceChildren(...items);
+function showEnd() {
+  const main = document.querySelector("main");
+  main.scrollTop = main.scrollHeight;
 }
 
 function openList(isOpen) {
@@ -108,12 +103,15 @@ function openList(isOpen) {
   $("list-button").setAttribute("aria-expanded", String(isOpen));
 }
 
-function change(conversation) {
+function open(conversation) {
   current = conversation;
-  $("system").value = current.system;
-  keep();
+  write(passing, SHOWN, current.id);
+  $("question").value = draftOf(current);
+  $("system").value = current.system.text;
   tell("");
+  $("said").replaceChildren();
   show();
+  showEnd();
 }
 
 async function showMemory() {
@@ -125,72 +123,57 @@ async function showMemory() {
   $("bytes").textContent = `${mib(found.held)} of ${mib(found.budget)} MiB`;
 }
 
-function showFigures({ usage, edge_spec: told }) {
-  const timings = told.timings[0];
-  const figures = [`${timings.tokens_per_s.toFixed(0)} tokens/s`];
-  if (usage.rounds) figures.push(`${(usage.completion_tokens / usage.rounds).toFixed(2)} tokens per round`);
-  if (told.speed_up) figures.push(`${told.speed_up.toFixed(2)} times as fast as without drafts`);
-  if (usage.drafted_tokens) figures.push(`${usage.accepted_tokens} of ${usage.drafted_tokens} drafted ones accepted`);
-  $("speed").textContent = figures.join(" · ");
-  if (told.notices.length) tell(told.notices.join(" "));
-}
-
 // --- what is asked
 
-function request(attempt) {
-  const system = $("system").value.trim();
+// Where something is left out, the server has its own.
+function asked() {
   const length = Number($("length").value);
   const temperature = $("temperature").value;
-  const told = current.messages.map(({ role, content }) => ({ role, content }));
   return {
-    // Where something is left out, the server has its own.
     ...(model ? { model } : {}),
-    messages: system ? [{ role: "system", content: system }, ...told] : told,
     ...(temperature ? { temperature: Number(temperature) } : {}),
     ...(length > 0 ? { max_tokens: length } : {}),
-    seed: (current.seed ??= Math.floor(Math.random() * 2 ** 32)) + attempt,
   };
 }
 
-// Ask for an answer to what has been said; `back` names what has the focus then, if it is on a button that goes away.
-async function ask(attempt = 0, back = "question") {
+// Ask for an answer to a turn; `back` names what has the focus then, if it is on a button that goes away.
+async function ask(turn, { isContinued = false, back = "question" } = {}) {
+  const conversation = current;
+  const isNew = turn.draws === 0;
+  const isOnButton = ["send", "retry", "continue"].includes(document.activeElement?.id);
   tell("");
   $("said").replaceChildren();
-  const isOnButton = ["send", "retry"].includes(document.activeElement?.id);
-  writing = new AbortController();
-  const asked = request(attempt);
-  const message = { role: "assistant", content: "", thought: "", tokens: [], attempt };
-  current.messages.push(message);
+  conversations.add(conversation);
+  const written = writing.write(conversation, turn, { asked: asked(), key: $("key").value, isContinued });
   show();
+  showEnd();
   if (isOnButton) $("stop").focus();
-  const main = document.querySelector("main");
-  main.scrollTop = main.scrollHeight;
-  try {
-    for await (const chunk of api.answer(asked, $("key").value, writing.signal)) {
-      for (const { delta, token_events: events } of chunk.choices) {
-        message.content += delta.content ?? "";
-        message.thought += delta.reasoning_content ?? "";
-        message.tokens.push(...(events ?? []).map((event) => [event.text, event.drafted_by, event.round]));
-      }
-      if (chunk.usage) showFigures(chunk);
-      else showLast();
-    }
-  } catch (error) {
-    if (error.name !== "AbortError") tell(error.message);
-    if (!message.content && !message.thought) {
-      current.messages.pop();
-      if (error.name !== "AbortError") $("question").value ||= current.messages.pop()?.content ?? "";
-    }
+  const { answer, isKept } = await written;
+  const hasFailed = answer.ending === "failed";
+  const isBack = isNew && hasFailed && isBlank(answer) && isSentBack(conversation, turn);
+  if (conversation === current) {
+    const isOnStop = document.activeElement === $("stop");
+    show();
+    if (isOnStop) ($(back) ?? $("retry") ?? $("question")).focus();
+    if (hasFailed && (isBack || !isKept)) tell(answer.told);
+    // Read out as a whole: word by word nobody could listen.
+    if (isKept && answer.content) $("said").append(element("p", {}, `Answer: ${answer.content}`));
+  } else {
+    show();
   }
-  const isOnStop = document.activeElement === $("stop");
-  writing = null;
-  keep();
-  show();
-  if (isOnStop) ($(back) ?? $("question")).focus();
-  // Read out as a whole: word by word nobody could listen.
-  if (message.content) $("said").append(element("p", {}, `Answer: ${message.content}`));
   showMemory();
   if (!model) begin();
+}
+
+// A question that got no answer goes back to where it was typed, unless there is something else.
+function isSentBack(conversation, turn) {
+  const isShown = conversation === current;
+  if (isShown ? $("question").value : draftOf(conversation)) return false;
+  keepDraft(conversation, turn.question);
+  if (isShown) $("question").value = turn.question;
+  takeBack(turn);
+  conversations.keep(conversation);
+  return true;
 }
 
 // --- what can be done
@@ -198,10 +181,16 @@ async function ask(attempt = 0, back = "question") {
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
   const question = $("question").value.trim();
-  if (!question || writing) return;
+  if (!question || writing.isIn(current)) return;
+  const last = turnsOf(current).at(-1);
+  if (last && look(last).state === "elsewhere") {
+    tell("Another window is writing an answer here; wait for it, or stop it there.");
+    return;
+  }
+  const turn = addTurn(current, question);
+  ask(turn);
   $("question").value = "";
-  current.messages.push({ role: "user", content: question });
-  ask();
+  keepDraft(current, "");
 });
 $("question").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -209,24 +198,49 @@ $("question").addEventListener("keydown", (event) => {
     $("form").requestSubmit();
   }
 });
-$("stop").addEventListener("click", () => writing?.abort());
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") writing?.abort();
+$("question").addEventListener("input", () => {
+  conversations.add(current);
+  keepDraft(current, $("question").value);
 });
-$("new").addEventListener("click", () => {
-  change(current.messages.length ? add() : current);
+$("stop").addEventListener("click", () => writing.stop(current));
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") writing.stop(current);
+});
+
+function choose(conversation) {
+  open(conversation);
+  openList(false);
   $("question").focus();
+}
+
+function remove(conversation) {
+  writing.stop(conversation);
+  conversations.remove(conversation);
+  keepDraft(conversation, "");
+  if (conversation === current) open(listed()[0] ?? created());
+  else show();
+}
+
+$("new").addEventListener("click", () => {
+  choose(isEmpty(current) && !$("question").value ? current : created());
 });
 $("list-button").addEventListener("click", () => openList($("list").hidden));
 $("colors").addEventListener("change", show);
-const SETTINGS = ["temperature", "length", "key"];
 for (const name of [...SETTINGS, "colors"]) {
   $(name).addEventListener("change", () => {
     const values = Object.fromEntries(SETTINGS.map((each) => [each, $(each).value]));
-    store.saveSettings({ ...values, colors: $("colors").checked });
+    settings.save({ ...values, colors: $("colors").checked });
   });
 }
-$("system").addEventListener("change", keep);
+$("options").addEventListener("submit", (event) => event.preventDefault());
+$("system").addEventListener("input", () => {
+  setSystem(current, $("system").value);
+  conversations.add(current);
+  conversations.keepSoon(current);
+});
+addEventListener("beforeunload", (event) => {
+  if (conversations.isFull) event.preventDefault();
+});
 
 async function begin() {
   try {
@@ -241,9 +255,8 @@ async function begin() {
   showMemory();
 }
 $("key").addEventListener("change", begin);
-const settings = store.loadSettings();
-for (const name of SETTINGS) $(name).value = settings[name] ?? "";
-$("colors").checked = Boolean(settings.colors);
-$("system").value = current.system;
-show();
+const chosen = settings.load();
+for (const name of SETTINGS) $(name).value = chosen[name] ?? "";
+$("colors").checked = Boolean(chosen.colors);
+open(atFirst());
 begin();

@@ -1,7 +1,7 @@
 // An answer token by token: who drafted each one. Colors alone tell nobody anything, so a legend names them, and what
 // is to be known of a token is told when it is pointed at, by mouse, finger or arrow keys.
 
-import { element } from "./markdown.js";
+import { element } from "./elements.js";
 
 const N_STYLES = 5;
 const KEYS = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 };
