@@ -32,7 +32,7 @@ from edge_spec.loading import load
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve
 
-__all__ = ["command"]
+__all__ = ["begin", "command"]
 
 _CONVERSATION = "Conversation"
 
@@ -71,8 +71,8 @@ def command(**values: Any) -> None:
         raise click.UsageError("give --session or --resume, not both")
     if values["session"] is not None and values["no_history"]:
         raise click.UsageError("--no-history keeps nothing, --session keeps the conversation: give one of them")
-    if values["session"] is not None and not Path(values["session"]).absolute().parent.is_dir():
-        raise click.ClickException(f"there is no folder for {values['session']}; make it first, or choose another file")
+    if values["session"] is not None:
+        _require_place(Path(values["session"]))
     if sys.stdin is None:
         raise click.UsageError("standard input is closed; give messages there")
     options = reply_arguments(values)
@@ -95,7 +95,7 @@ def command(**values: Any) -> None:
             display.notice(in_options(note))
         # A script leaves no conversations behind, unless it is told to continue one.
         keeps = (is_interactive and not values["no_history"]) or values["resume"]
-        session, autosave = _conversation(model, values, options, data if keeps else None, display)
+        session, autosave = begin(model, values, options, data if keeps else None, display)
 
         def on_answer(reply: Reply) -> None:
             if values["stats"]:
@@ -103,6 +103,18 @@ def command(**values: Any) -> None:
 
         conversation = Conversation(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer)
         ConversationLoop(conversation).run()
+
+
+def _require_place(path: Path) -> None:
+    """Refuse a name for a conversation that no file can have: not only when there is something to save."""
+    if not path.absolute().parent.is_dir():
+        raise click.ClickException(f"there is no folder for {path}; make it first, or choose another file")
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror or error}; choose another file") from None
 
 
 def _display(*, is_plain: bool, thoughts: str | None) -> Display:
@@ -124,7 +136,7 @@ def _terminal_reader(data: Path | None, display: Display, *, color: bool) -> Rea
     return TerminalReader(history=history, completer=CommandCompleter(), color=color)
 
 
-def _conversation(
+def begin(
     model: TextModel, values: dict[str, Any], options: dict[str, Any], data: Path | None, display: Display
 ) -> tuple[ChatSession, Autosave]:
     """Return the conversation to continue, or a new one, and where it is kept.
@@ -144,8 +156,7 @@ def _conversation(
         elif last is not None and named is None:
             display.notice("--resume continues the last conversation")
         return model.chat(system, **options), autosave
-    session = ChatSession.load(model, path, on_notice=lambda sentence: display.notice(in_options(sentence)))
-    autosave.continue_in(path, session)
+    session = autosave.load(model, path, here=True)
     session.set(**options)
     if system is not None and system != session.system:
         session.set_system(system)

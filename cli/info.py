@@ -121,7 +121,8 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         said = f"{drafter.path} ({format_size(drafter.weight_bytes)})"
         rows.append(("" if number else "drafters", said))
     for choice in found.choices:
-        measured = f", {choice.speed_up:.2f} times as fast as plain decoding here" if choice.speed_up else ""
+        faster = ", {:.2f} times as fast as plain decoding here ({:.2f} to {:.2f})"
+        measured = faster.format(*choice.speed_up) if choice.speed_up else ""
         gone = "" if choice.path.is_file() else "; the file is gone, `edge-spec pair` finds another one"
         rows.append(("chosen", f"{choice.path} (--engine {choice.engine}{measured}){gone}"))
     if not found.drafters and not found.head:

@@ -31,7 +31,7 @@ def command(as_json: bool, model_dir: str | None) -> int:
 
     These are the ones that come with edge-spec, those in the model folder, and what Hugging Face's tools, ollama and
     LM Studio have downloaded: they are used where they lie. A drafter that "edge-spec pair" has chosen shows how much
-    faster it made the model on this computer.
+    faster it made the model on this computer, and the 95 % interval of that.
     """
     models = list(_described(models_in(model_dir)))
     if as_json:
@@ -60,7 +60,7 @@ def command(as_json: bool, model_dir: str | None) -> int:
 def _drafter(model: dict[str, Any]) -> str:
     if not model["draft"]:
         return ""
-    return f"{model['speed_up']:.2f}x here" if model["speed_up"] else "yes"
+    return "{:.2f}x here ({:.2f}-{:.2f})".format(model["speed_up"], *model["interval"]) if model["speed_up"] else "yes"
 
 
 def _described(folder: Path) -> Iterator[dict[str, Any]]:
@@ -79,6 +79,7 @@ def _described(folder: Path) -> Iterator[dict[str, Any]]:
 def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
     target = inspect(family.target)
     chosen, draft = chosen_drafter(target), drafter_of(target) or family.draft
+    speed_up = chosen.speed_up if chosen is not None else None
     paths = [path for path in (family.draft, family.intermediate) if path is not None]
     return {
         "name": name,
@@ -88,7 +89,8 @@ def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
         "quantisation": target.quantization,
         "bytes": sum(path.stat().st_size for path in (*target.parts, *paths)),
         "draft": str(draft) if draft is not None else None,
-        "speed_up": chosen.speed_up if chosen is not None else None,
+        "speed_up": speed_up[0] if speed_up is not None else None,
+        "interval": list(speed_up[1:]) if speed_up is not None else None,
         "problem": "",
     }
 
@@ -103,5 +105,6 @@ def _unreadable(found: Found, problem: str) -> dict[str, Any]:
         "bytes": None,
         "draft": None,
         "speed_up": None,
+        "interval": None,
         "problem": problem,
     }

@@ -160,8 +160,12 @@ def _paying(found: PlanReport, stage: str) -> str:
         if needed is None:
             return _HOPELESS
         return f"pays if {needed:.0%} of what it drafts is accepted, which is not measured yet: run edge-spec bench"
-    low = f" ({gain.low:.2f} at the lower end of its interval)" if gain.low < gain.speed_up else ""
-    measured = f"{gain.mode} was {gain.speed_up:.2f} times as fast as plain decoding here{low}, {gain.rounds:,} rounds"
+    interval = f"{gain.low:.2f} to {gain.high:.2f}"
+    speed_up = f"{gain.speed_up:.2f} ({interval})" if gain.is_sure else interval
+    measured = (
+        f"{gain.mode} was {speed_up} times as fast as plain decoding here, "
+        f"with {gain.drafted:,} tokens drafted in {gain.rounds:,} rounds"
+    )
     if way is None:
         return f"not shown to pay: {measured}"
     return f"pays from {_mib(way.needed_bytes)} MiB, with a cache of {'/'.join(way.kv)}: {measured}"

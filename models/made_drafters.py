@@ -61,7 +61,8 @@ class Choice:
     Attributes:
         path, fingerprint: the drafter's.
         engine: that it was measured with, as it was asked for.
-        measured: what speaks for it, among it ``speed_up`` against plain decoding on this computer.
+        measured: what speaks for it, among it ``speed_up`` against plain decoding on this computer, and its 95 %
+            ``interval``.
     """
 
     path: Path
@@ -70,10 +71,13 @@ class Choice:
     measured: Mapping[str, Any]
 
     @property
-    def speed_up(self) -> float | None:
-        """None if it was not measured."""
-        found = self.measured.get("speed_up")
-        return float(found) if isinstance(found, int | float) else None
+    def speed_up(self) -> tuple[float, float, float] | None:
+        """Tokens per second over those of plain decoding, and its interval; None if it is not known to be another."""
+        with suppress(LookupError, TypeError, ValueError):
+            speed_up, (low, high) = self.measured["speed_up"], self.measured["interval"]
+            if not low <= 1 <= high:
+                return float(speed_up), float(low), float(high)
+        return None
 
 
 def choices(target: ModelFile) -> list[Choice]:

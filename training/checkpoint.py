@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from edge_spec.errors import BAD_RECORD, ModelFileError
 from edge_spec.foreign import BAD_ARCHIVE
+from edge_spec.models.beside import beside
 from edge_spec.training.settings import HeadShape, Shape
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class whole_file:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._beside = path.with_name(f"{path.name}.part")
+        self._beside = beside(path, ".part")
 
     def __enter__(self) -> Path:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from edge_spec.chat import ChatSession
+from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
+from edge_spec.cli.wording import in_options
 from edge_spec.errors import EdgeSpecError
+from edge_spec.models.beside import numbered
 
 __all__ = ["Autosave", "last_conversation"]
 
@@ -54,10 +57,24 @@ class Autosave:
         # As we left the file, or found it; None if there was none.
         self._seen = stamp_of(path)
 
-    def continue_in(self, path: Path, session: ChatSession) -> None:
-        """Save a conversation that comes out of this file there from now on."""
-        self._take(path, session)
-        self._seen = stamp_of(path)
+    def load(self, model: ChatModel, path: Path, *, here: bool) -> ChatSession:
+        """Return the conversation in a file.
+
+        Args:
+            here: save it there from now on; otherwise it is a new one, which must not replace what it comes from.
+
+        Raises:
+            OSError, EdgeSpecError: it cannot be read; the one before is saved as before.
+        """
+        # Before it is read: what another process writes meanwhile was not seen.
+        seen = stamp_of(path)
+        session = ChatSession.load(model, path, on_notice=lambda sentence: self._on_notice(in_options(sentence)))
+        if here:
+            self._take(path, session)
+            self._seen = seen
+        else:
+            self.start_new(session)
+        return session
 
     def start_new(self, session: ChatSession) -> Path | None:
         """Begin another conversation, which must not replace the one before.
@@ -110,7 +127,8 @@ class Autosave:
     def _keep_elsewhere(self, session: ChatSession) -> None:
         """Nobody can try another file any more: another disk may have room."""
         try:
-            path = Path(mkdtemp(prefix="edge-spec-")) / (self.path.name if self.path is not None else "last.chat")
+            # Under a name of its own: the one that the user chose may be why it cannot be saved.
+            path = Path(mkdtemp(prefix="edge-spec-")) / "last.chat"
             session.save(path, caches=False)
         except (OSError, EdgeSpecError, MemoryError):
             self._on_notice("what was said since the last save is in no file")
@@ -165,4 +183,4 @@ def last_conversation(data: Path) -> Path | None:
 
 
 def _names_beside(path: Path) -> Iterable[Path]:
-    return (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+    return (numbered(path, number) for number in count(2))

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import click
 
-from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal import settings
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.files import is_same, path_of
 from edge_spec.cli.terminal.status import choice_lines, counted, memory_lines, statistics_lines
-from edge_spec.cli.wording import in_options
 from edge_spec.errors import SettingsError
 
 __all__ = ["COMMANDS", "Command", "find"]
@@ -137,20 +135,13 @@ def _load(conversation: Conversation, argument: str) -> None:
     if not argument:
         raise SettingsError("/load needs a file", hint="/load cats.chat")
     path = path_of(argument)
+    autosave = conversation.autosave
+    # First: it may be the very file that is loaded.
+    autosave.save(conversation.session, at_the_end=True)
     with _about(path):
-        session = ChatSession.load(
-            conversation.session.model,
-            path,
-            on_notice=lambda sentence: conversation.display.notice(in_options(sentence)),
-        )
-    conversation.autosave.save(conversation.session, at_the_end=True)
+        session = autosave.load(conversation.session.model, path, here=autosave.is_named)
     conversation.take(session)
-    where = ""
-    if conversation.autosave.is_named:
-        conversation.autosave.continue_in(path, session)
-        where = "; it is saved there from now on"
-    else:
-        conversation.autosave.start_new(session)
+    where = "; it is saved there from now on" if autosave.is_named else ""
     conversation.display.notice(f"{counted(session.n_turns, 'question')} from {path}{where}")
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from edge_spec.models.beside import beside
+
 __all__ = ["Stamp", "exclusive", "stamp_of"]
 
 Stamp = tuple[int, int, int]
@@ -32,7 +34,7 @@ def exclusive(path: Path) -> Iterator[None]:
         OSError: the folder cannot be written.
     """
     place = Path(os.path.realpath(path))
-    lock = place.with_name(f".{place.name}.lock")
+    lock = beside(place, ".lock")
     try:
         handle = _locked(lock)
     except OSError as error:

@@ -7,7 +7,6 @@ an engine, are ignored, and the text is read again.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import tempfile
@@ -23,6 +22,7 @@ from edge_spec.chat.conversation import Message
 from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, StateError
 from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json, require_regular
 from edge_spec.generation.session_cache import SuspendedCaches
+from edge_spec.models.beside import beside
 from edge_spec.speculation.language_model import NumericsProfile
 
 __all__ = ["read_record", "restore", "save", "to_json", "to_markdown", "write_whole"]
@@ -85,13 +85,14 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
     path = Path(os.path.realpath(path))
     if os.path.lexists(path):
         require_regular(path)
-    for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+    prefix = beside(path, ".").name
+    for left_over in path.parent.glob(f"{prefix}*.part"):
         # Left by a process that was killed, if it is this old: no running one takes so long.
         with suppress(OSError):
             if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
                 left_over.unlink()
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=path.parent)
     except OSError as error:
         # The user does not know the name of the temporary file.
         error.filename = os.fspath(path)

@@ -103,18 +103,17 @@ class Measurements:
         self._write(candidate, *candidate.engines, entry=_GAINS, content=content)
 
     def gain(self, candidate: Candidate) -> Gain | None:
-        """Return the best that drafts of a candidate's models have brought here; None if none of them ever did.
+        """Return the best that drafts of a candidate's models have brought here; None where that was not measured.
 
-        It is as ``bench`` or ``pair`` has measured it, or else as ``auto`` did in use.
+        ``bench`` and ``pair`` measure it, in turns with plain decoding. Use alone shows what drafts brought, but not
+        what the machine did meanwhile.
         """
-        with suppress(*BAD_RECORD):
-            timed = [Gain(**gain) for gain in self._entry(candidate, _GAINS).values()]
-            return max(timed, key=lambda gain: (gain.pays, positive(gain.speed_up)))
-        with suppress(*BAD_RECORD):
-            text = self._entry(candidate, _LEARNED)["text"]
-            speed_up = positive(text["speed_up"])
-            return Gain(speed_up=speed_up, low=speed_up, rounds=whole(text["rounds"], least=1), mode="auto")
-        return None
+        timed = []
+        for kept in self._entry(candidate, _GAINS).values():
+            # Earlier versions did not count what was drafted.
+            with suppress(*BAD_RECORD):
+                timed.append(_gain(**kept))
+        return max(timed, key=lambda gain: (gain.pays, gain.speed_up), default=None)
 
     def drafting_costs(self, candidate: Candidate) -> tuple[Mapping[int, float], float] | None:
         """Return the seconds of the target's decodes by rows and of drafting a token; None where one was not timed."""
@@ -153,6 +152,22 @@ class Measurements:
             )
         key = json.dumps([_VERSION, processor(), models], sort_keys=True)
         return self._cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
+
+
+def _gain(*, speed_up: Any, low: Any, high: Any, drafted: Any, rounds: Any, mode: Any) -> Gain:
+    """Return a gain as it was kept.
+
+    Raises:
+        ValueError, TypeError: it is damaged, or nothing was drafted.
+    """
+    return Gain(
+        speed_up=positive(speed_up),
+        low=positive(low),
+        high=positive(high),
+        drafted=whole(drafted, least=1),
+        rounds=whole(rounds, least=1),
+        mode=str(mode),
+    )
 
 
 def usual_seconds(costs: Costs) -> Mapping[int, float]:

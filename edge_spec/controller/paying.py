@@ -28,20 +28,28 @@ class Gain:
 
     Attributes:
         speed_up: tokens per second over those of plain decoding.
-        low: the lower end of its 95 % interval; the speed-up itself where no interval was measured.
+        low, high: its 95 % interval.
+        drafted: tokens that were drafted meanwhile.
         rounds: how many rounds it was measured over.
-        mode: the mode that ``bench`` or ``pair`` has measured; ``auto`` for what use has shown.
+        mode: the mode that ``bench`` or ``pair`` has measured.
     """
 
     speed_up: float
     low: float
+    high: float
+    drafted: int
     rounds: int
     mode: str
 
     @property
+    def is_sure(self) -> bool:
+        """Whether drafts have changed the speed for sure; else it may have been that of the machine."""
+        return self.drafted > 0 and not self.low <= 1 <= self.high
+
+    @property
     def pays(self) -> bool:
         """Whether it is worth its memory."""
-        return self.speed_up >= 1 + _LEAST and self.low >= 1
+        return self.is_sure and self.speed_up >= 1 + _LEAST
 
 
 def needed_chance(target: Mapping[int, float], step_s: float) -> float | None:

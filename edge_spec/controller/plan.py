@@ -186,8 +186,8 @@ class PlanReport(Plan):
 
     @property
     def speed_ups(self) -> dict[str, float]:
-        """Tokens per second over those of plain decoding, by stage, where that was measured on this device."""
-        return {stage: gain.speed_up for stage, gain in self.gains.items()}
+        """Tokens per second over those of plain decoding, by stage, where that was measured here and is sure."""
+        return {stage: gain.speed_up for stage, gain in self.gains.items() if gain.is_sure}
 
 
 def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]) -> Plan:

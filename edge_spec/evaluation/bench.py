@@ -140,15 +140,17 @@ def bench(
 
 
 def keep_gain(model: TextModel, speed: Speed, runs: Sequence[Reply], *, n_prompts: int) -> None:
-    """Remember for plans what a mode has brought, if that was measured over enough replies to be worth it.
+    """Remember for plans what a mode has brought, if it drafted, over enough replies to be worth it.
 
     Args:
         runs: the replies that its speed was measured by.
     """
     done = [run.statistics for run in runs]
-    if n_prompts >= _LEAST_PROMPTS and sum(run.tokens for run in done) >= _LEAST_TOKENS:
-        n_rounds = sum(run.rounds for run in done)
-        model.keep_gain(Gain(speed_up=speed.speed_up, low=speed.interval[0], rounds=n_rounds, mode=speed.mode))
+    if speed.drafted and n_prompts >= _LEAST_PROMPTS and sum(run.tokens for run in done) >= _LEAST_TOKENS:
+        (low, high), n_rounds = speed.interval, sum(run.rounds for run in done)
+        model.keep_gain(
+            Gain(speed_up=speed.speed_up, low=low, high=high, drafted=speed.drafted, rounds=n_rounds, mode=speed.mode)
+        )
 
 
 def verdict_of(speeds: Sequence[Speed]) -> Verdict:

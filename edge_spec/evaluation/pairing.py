@@ -24,6 +24,7 @@ class Pairing:
         mean_length: tokens per round there.
         speed_up: of the automatic mode with this drafter, against plain decoding.
         interval: 95 % interval of ``speed_up``.
+        drafted: tokens that the automatic mode drafted.
         tokens_per_s: of the automatic mode with this drafter.
         same_text: whether every reply has the tokens of plain decoding.
     """
@@ -32,6 +33,7 @@ class Pairing:
     mean_length: float
     speed_up: float
     interval: tuple[float, float]
+    drafted: int
     tokens_per_s: float
     same_text: bool
 
@@ -86,6 +88,7 @@ def pairings(
                 mean_length=sequence.mean_length,
                 speed_up=found.speed_up,
                 interval=found.interval,
+                drafted=found.drafted,
                 tokens_per_s=found.tokens_per_s,
                 same_text=sequence.same_text and found.same_text,
             ),
@@ -95,7 +98,8 @@ def pairings(
 def best_of(found: Sequence[tuple[Draft, Pairing]]) -> tuple[Draft, Pairing] | None:
     """Return the drafter with the highest speed-up; None if none is significantly faster than plain decoding.
 
-    A single run leaves no interval, and proves nothing.
+    A single run leaves no interval, and proves nothing; nor does one without drafts.
     """
-    faster = [each for each in found if 1 < each[1].interval[0] < each[1].interval[1] and each[1].same_text]
+    shown = [each for each in found if each[1].same_text and each[1].drafted]
+    faster = [each for each in shown if 1 < each[1].interval[0] < each[1].interval[1]]
     return max(faster, key=lambda each: each[1].speed_up, default=None)

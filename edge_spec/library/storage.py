@@ -12,6 +12,7 @@ from edge_spec.engines.records import FOLDER
 from edge_spec.engines.registry import engines
 from edge_spec.foreign import read_regular
 from edge_spec.library.partial import held_elsewhere, interrupted
+from edge_spec.models.beside import beside
 
 __all__ = ["Kept", "clear", "kept_in", "size_of"]
 
@@ -70,7 +71,7 @@ def clear(kept: Kept) -> bool:
     if kept.kind == "download" and held_elsewhere(kept.path):
         return False
     # Renamed first: a process that looks for it finds all of it or nothing.
-    gone = kept.path.with_name(f".removed-{kept.path.name}")
+    gone = beside(kept.path, ".removed")
     shutil.rmtree(gone, ignore_errors=True)
     kept.path.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

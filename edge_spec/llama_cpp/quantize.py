@@ -13,6 +13,7 @@ from typing import Any
 from edge_spec.errors import BackendError, DiskFull, Sentence, SettingsError, UnsupportedModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.models import ModelFile
+from edge_spec.models.beside import beside
 
 __all__ = ["part_of", "quantizations", "quantize"]
 
@@ -92,7 +93,7 @@ def quantize(
 
 def part_of(out: Path) -> Path:
     """Return where a file is written before it is whole."""
-    return out.with_name(f".{out.name}.part")
+    return beside(out, ".part")
 
 
 def _size(source: ModelFile, kind: str, **how: Any) -> int:

@@ -75,7 +75,7 @@ def test_what_was_saved_before_the_disk_was_full_stays(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nothing can be written")
 def test_what_cannot_be_saved_goes_where_there_is_room(tmp_path: Path) -> None:
     code, notes, _ = chat(Path("/proc/held.chat"), "Hello\nMore\n", tmp_path)
-    (kept,) = tmp_path.glob("edge-spec-*/held.chat")
+    (kept,) = tmp_path.glob("edge-spec-*/last.chat")
     assert code == 1
     assert notes[-1] == (f"edge-spec: note: the conversation is in {kept}, where files do not stay for long: move it")
     assert said(kept) == ["Hello", "More"]
@@ -92,4 +92,4 @@ def test_at_a_terminal_it_is_a_failure_too(tmp_path: Path) -> None:
     terminal.say("Hello")
     terminal.type("\x04")
     assert terminal.end() == 1
-    assert re.search("the conversation is in .*/held.chat, where files", terminal.text)
+    assert re.search("the conversation is in .*/last.chat, where files", terminal.text)

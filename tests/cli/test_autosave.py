@@ -15,11 +15,13 @@ from played_conversation import Played, Script, errors
 
 import edge_spec
 from edge_spec.chat import ChatSession
+from edge_spec.cli.chat import begin
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.model import TextModel
+from edge_spec.models.beside import beside
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +234,109 @@ def test_a_file_that_was_removed_is_written_again(model: TextModel, tmp_path: Pa
     talker.say("two")
     assert talker.autosave.path == path
     assert questions(model, path) == ["one", "two"]
+
+
+def written_meanwhile(monkeypatch: pytest.MonkeyPatch, other: Talker) -> None:
+    """Let another chat say one more thing while a conversation is being loaded."""
+    load = ChatSession.load.__func__  # type: ignore[attr-defined]
+
+    def slow(kind: type[ChatSession], *args: Any, **more: Any) -> ChatSession:
+        session: ChatSession = load(kind, *args, **more)
+        monkeypatch.undo()
+        other.say("last")
+        return session
+
+    monkeypatch.setattr(ChatSession, "load", classmethod(slow))
+
+
+def test_what_is_written_while_a_chat_begins_is_not_written_over(
+    model: TextModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, notices = tmp_path / "a.chat", list[str]()
+    first = Talker(model, [], path)
+    first.say("first")
+    written_meanwhile(monkeypatch, first)
+    values = {"session": str(path), "system": None, "resume": False}
+    display = PlainDisplay(io.StringIO(), io.StringIO())
+    session, autosave = begin(model, values, {"max_tokens": 4}, None, display)
+    session.send("second").read()
+    autosave.save(session)
+    assert questions(model, path) == ["first", "last"]
+    assert autosave.path == tmp_path / "a-2.chat"
+    assert questions(model, tmp_path / "a-2.chat") == ["first", "second"]
+    assert not notices
+
+
+def test_what_is_written_while_a_conversation_is_loaded_is_not_written_over(
+    play: Play, model: TextModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.chat"
+    first = Talker(model, [], path)
+    first.say("first")
+    written_meanwhile(monkeypatch, first)
+    played = play("here", f"/load {path}", "second", path=tmp_path / "b.chat")
+    assert questions(model, path) == ["first", "last"]
+    assert f"another program has written {path}" in played.said
+    assert questions(model, tmp_path / "a-2.chat") == ["first", "second"]
+
+
+def test_a_conversation_that_loads_its_own_file_stays_in_it(play: Play, model: TextModel, tmp_path: Path) -> None:
+    path = tmp_path / "a.chat"
+    played = play("one", "/set seed 5", f"/load {path}", "two", path=path)
+    assert not errors(played)
+    assert list(tmp_path.iterdir()) == [path]
+    assert questions(model, path) == ["one", "two"]
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{LATIN SMALL LETTER E WITH ACUTE}"])
+@pytest.mark.parametrize("n_bytes", [239, 240, 241, 250, 255])
+def test_every_name_that_a_file_can_have_keeps_a_conversation(
+    play: Play, model: TextModel, tmp_path: Path, letter: str, n_bytes: int
+) -> None:
+    n_letters, n_more = divmod(n_bytes - len(".chat"), len(letter.encode()))
+    path = tmp_path / (letter * n_letters + "x" * n_more + ".chat")
+    copy, transcript = path.with_name(f"c{path.name[1:]}"), path.with_suffix(".json")
+    played = play("one", f"/save {copy}", f"/save {transcript}", "/clear", "two", path=path)
+    assert (played.code, errors(played)) == (0, [])
+    assert questions(model, path) == ["two"]
+    assert questions(model, copy) == ["one"]
+    assert json.loads(transcript.read_text("utf-8"))["messages"][0]["content"] == "one"
+    # The one before made room for it.
+    before, *rest = {*tmp_path.iterdir()} - {path, copy, transcript}
+    assert not rest
+    assert before.name.endswith("-2.chat")
+    assert questions(model, before) == ["one"]
+
+
+def test_names_that_no_file_can_have_are_refused_before_the_model_is_loaded(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "edge_spec", "chat", "demo", "--session", str(tmp_path / f"{'x' * 251}.chat")]
+    done = subprocess.run(command, input=b"hi\n", capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+    (line,) = done.stderr.decode().splitlines()
+    assert line.endswith("File name too long; choose another file")
+
+
+def test_what_cannot_be_saved_is_kept_under_another_name(
+    model: TextModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may refuse the name alone."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    notices: list[str] = []
+    talker = Talker(model, notices, tmp_path / f"{'x' * 300}.chat")
+    talker.say("one")
+    talker.autosave.save(talker.session, at_the_end=True)
+    assert "File name too long" in notices[0]
+    (kept,) = tmp_path.glob("*/*.chat")
+    assert questions(model, kept) == ["one"]
+
+
+def test_hidden_names_tell_files_apart_and_not_their_spellings(tmp_path: Path) -> None:
+    one, other = tmp_path / ("x" * 200 + "1"), tmp_path / ("x" * 200 + "2")
+    assert beside(one, ".lock") != beside(other, ".lock") != beside(one.with_name("a" * 201), ".lock")
+    # On some file systems these are one file.
+    spellings = ("\N{LATIN CAPITAL LETTER E WITH ACUTE}", "\N{LATIN SMALL LETTER E WITH ACUTE}", "e\u0301")
+    assert len({beside(tmp_path / name, ".lock") for name in spellings}) == 1
 
 
 def test_processes_that_save_at_once_lose_nothing(tmp_path: Path) -> None:

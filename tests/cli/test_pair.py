@@ -29,12 +29,13 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pairing(speed_up: float, low: float, high: float, *, same_text: bool = True) -> Pairing:
+def pairing(speed_up: float, low: float, high: float, *, drafted: int = 500, same_text: bool = True) -> Pairing:
     return Pairing(
         acceptance=0.5,
         mean_length=2.0,
         speed_up=speed_up,
         interval=(low, high),
+        drafted=drafted,
         tokens_per_s=9.0,
         same_text=same_text,
     )
@@ -43,7 +44,8 @@ def pairing(speed_up: float, low: float, high: float, *, same_text: bool = True)
 def test_the_best_drafter_is_significantly_faster() -> None:
     unsure, slow, good = pairing(2.0, 0.9, 3.0), pairing(0.8, 0.7, 0.9), pairing(1.4, 1.2, 1.6)
     once, other_text = pairing(1.9, 1.9, 1.9), pairing(1.8, 1.7, 1.9, same_text=False)
-    found = [("unsure", unsure), ("slow", slow), ("good", good), ("once", once), ("other", other_text)]
+    idle = pairing(1.8, 1.7, 1.9, drafted=0)
+    found = [("unsure", unsure), ("slow", slow), ("good", good), ("once", once), ("other", other_text), ("idle", idle)]
     assert best_of(found) == ("good", good)
     assert best_of([*found, ("better", pairing(1.5, 1.01, 2.0))]) == ("better", pairing(1.5, 1.01, 2.0))
     assert best_of([each for each in found if each[0] != "good"]) is None
@@ -58,14 +60,18 @@ def test_a_chosen_drafter_drafts_until_it_is_forgotten(home: Path, probe_cache: 
     target = inspect(path)
     with pytest.raises(edge_spec.EdgeSpecError, match="needs `draft`"):
         edge_spec.load(path, speculation="sequence", cache_dir=probe_cache, n_ctx=256)
-    choose_drafter(target, inspect(draft), {"speed_up": 1.5})
+    choose_drafter(target, inspect(draft), {"speed_up": 1.5, "interval": [1.2, 1.8]})
     assert drafter_of(target) == draft
+    assert [each.speed_up for each in choices(target)] == [(1.5, 1.2, 1.8)]
     with edge_spec.load(path, speculation="sequence", cache_dir=probe_cache, n_ctx=256, n_threads=1) as model:
         assert model.mode == "sequence"
         assert model.generate("Once upon a time", max_tokens=20, temperature=0).read()
     assert forget_drafter(target)
     assert drafter_of(target) is None
     assert not forget_drafter(target)
+    for unsure in ({"speed_up": 1.5}, {"speed_up": 1.5, "interval": [0.9, 1.8]}, {"interval": 3}, {}):
+        choose_drafter(target, inspect(draft), unsure)
+        assert [each.speed_up for each in choices(target)] == [None]
 
 
 def test_a_choice_whose_file_is_gone_damaged_or_another_one_now_is_passed_over(home: Path) -> None:
@@ -144,7 +150,7 @@ def test_the_target_is_open_once_at_any_time() -> None:
 def test_what_a_drafter_brings_is_remembered_for_plans() -> None:
     gains: list[Gain] = []
     paired(gains, ["a", "b", "c"], rounds=1, max_tokens=100)
-    assert gains == [Gain(speed_up=2.0, low=2.0, rounds=150, mode="auto")]
+    assert gains == [Gain(speed_up=2.0, low=2.0, high=2.0, drafted=150, rounds=150, mode="auto")]
     paired(gains, ["a", "b"], rounds=2, max_tokens=100)
     paired(gains, ["a", "b", "c"], rounds=1, max_tokens=50)
     paired(gains, ["a", "b", "c"], rounds=1, max_tokens=100, remember=False)
@@ -184,8 +190,8 @@ def test_the_best_is_shown_remembered_replaced_and_forgotten(
     assert table[-1].startswith("best here: drafter-q4_0.gguf, which drafts for target-q4_0.gguf from now on")
     assert drafter_of(target) == family.draft
     # What was measured here is shown here.
-    assert "1.50x here" in said("list")
-    assert "1.50 times as fast as plain decoding here" in said("info", "demo")
+    assert "1.50x here (1.30-1.70)" in said("list")
+    assert "1.50 times as fast as plain decoding here (1.30 to 1.70)" in said("info", "demo")
     # Another engine has another choice.
     assert drafter_of(target, "llama") is None
     measured(drafter=pairing(0.9, 0.8, 1.0), intermediate=pairing(1.4, 1.2, 1.6))

@@ -60,6 +60,12 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["q.gguf"]
 
 
+def test_every_name_that_a_file_can_have_will_do(source: ModelFile, tmp_path: Path) -> None:
+    out = tmp_path / f"{'x' * 250}.gguf"
+    quantize(source, out, "Q8_0", n_threads=1)
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
 def test_types_that_need_more_than_a_model_are_not_offered() -> None:
     offered = quantizations()
     assert {"Q4_0", "Q4_K_M", "Q8_0", "F16", "IQ4_NL"} <= set(offered)

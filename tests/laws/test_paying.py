@@ -44,11 +44,12 @@ def test_the_share_is_where_chains_begin_to_pay(step_s: float) -> None:
 
 
 def test_a_gain_pays_if_it_is_large_and_sure() -> None:
-    def pays(speed_up: float, low: float) -> bool:
-        return Gain(speed_up=speed_up, low=low, rounds=300, mode="tree").pays
+    def pays(speed_up: float, low: float, drafted: int = 500) -> bool:
+        return Gain(speed_up=speed_up, low=low, high=2.5, drafted=drafted, rounds=300, mode="tree").pays
 
-    assert pays(1.05, 1.0) and pays(2.0, 1.5)
-    assert not pays(1.04, 1.03) and not pays(1.5, 0.9)
+    assert pays(1.05, 1.01) and pays(2.0, 1.5)
+    assert not pays(1.04, 1.03) and not pays(1.5, 0.9) and not pays(1.5, 1.0)
+    assert not pays(2.0, 1.5, drafted=0)
 
 
 @pytest.mark.parametrize(("prompts", "kept"), [(["ab", "ba", "cab"], True), (["ab", "ba"], False)])
@@ -69,5 +70,6 @@ def test_bench_remembers_what_enough_prompts_have_shown(prompts: list[str], kept
     _, found = bench(open_model, prompts, modes=["ngram"], rounds=1, max_tokens=150, ignore_eos=True)
     assert bool(told) == kept
     for gain in told:
-        assert (gain.mode, gain.speed_up, gain.low) == ("ngram", found.speed_up, found.interval[0])
+        assert (gain.mode, gain.speed_up, gain.low, gain.high) == ("ngram", found.speed_up, *found.interval)
+        assert gain.drafted == found.drafted > 0
         assert gain.rounds == pytest.approx(450 / found.mean_length)

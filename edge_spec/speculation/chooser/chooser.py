@@ -12,7 +12,7 @@ from edge_spec.sampling import Sampler
 from edge_spec.speculation.chooser.candidate import Candidate
 from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.chooser.prices import Prices, Snapshot, follow
-from edge_spec.speculation.chooser.records import at_least_zero, positive, whole
+from edge_spec.speculation.chooser.records import at_least_zero, whole
 from edge_spec.speculation.drafters.base import Choice, Decision, Drafter, WorthMore, always
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.round import Round
@@ -62,9 +62,6 @@ _CATCH_UP_ROUNDS = 3
 
 _ENOUGH_TO_KEEP = 32
 """A run of fewer rounds has learned nothing worth keeping."""
-
-_AS_MANY_ROUNDS = 1024
-"""Rounds that the speed-up of earlier runs counts for at most."""
 
 
 class _Decided(NamedTuple):
@@ -154,7 +151,8 @@ class Chooser(Drafter):
         self._n_rounds = self._last_plain = self._n_plain = 0
         # How long replies are, and how much of this one is written.
         self._usual_length, self._n_written = _FIRST_LENGTH, 0
-        self._known_rounds, self._known_speed_up = 0, 1.0
+        # Of earlier runs.
+        self._known_rounds = 0
 
     # --- a reply
 
@@ -640,20 +638,13 @@ class Chooser(Drafter):
         return self._n_rounds >= _ENOUGH_TO_KEEP
 
     def as_json(self) -> dict[str, Any]:
-        """Return what it has learned of this device and of its drafters, as ``recall`` takes it, and the speed-up."""
+        """Return what it has learned of this device and of its drafters, as ``recall`` takes it."""
         prices = self.prices
         self._count_passed()
-        prices.update()
-        speed_up = prices.tokens / prices.seconds * prices.plain_s if prices.seconds > 0 else 1.0
-        known = min(self._known_rounds, _AS_MANY_ROUNDS)
-        n_rounds = known + self._n_rounds
-        if known:
-            speed_up = (known * self._known_speed_up + self._n_rounds * speed_up) / n_rounds
         return {
             "seconds": prices.curve.as_json(),
             "own": {"round_s": prices.round_s, "token_s": prices.token_s},
-            "rounds": n_rounds,
-            "speed_up": speed_up,
+            "rounds": self._known_rounds + self._n_rounds,
             "drafters": {candidate.name: candidate.as_json() for candidate in self.candidates},
         }
 
@@ -663,12 +654,12 @@ class Chooser(Drafter):
         Raises:
             ValueError, TypeError, LookupError, AttributeError: it is damaged; at most a part of it counts.
         """
-        n_rounds, speed_up = whole(learned["rounds"], least=1), positive(learned["speed_up"])
+        n_rounds = whole(learned["rounds"], least=1)
         own = learned["own"]
         round_s, token_s = at_least_zero(own["round_s"]), at_least_zero(own["token_s"])
         self.prices.curve.recall(learned["seconds"])
         self.prices.begin_with(round_s, token_s)
-        self._known_rounds, self._known_speed_up = n_rounds, speed_up
+        self._known_rounds = n_rounds
         for candidate in self.candidates:
             if candidate.name in learned["drafters"]:
                 candidate.recall(learned["drafters"][candidate.name])
