@@ -24,7 +24,7 @@ from trimmed_files import write_trimmed
 from edge_spec.errors import ModelNotFound
 from edge_spec.models import inspect, resolve_family
 
-__all__ = ["INTERRUPTED", "Hunted", "HuntedModels", "names"]
+__all__ = ["INTERRUPTED", "LARGE", "Hunted", "HuntedModels", "names"]
 
 INTERRUPTED = (
     "demo",
@@ -49,7 +49,8 @@ _TEMPLATE = (
 _ARCHITECTURES = {"llama": {}, "gemma3": GEMMA3, "phi3": PHI3, **FAMILIES, **EXPERT_FAMILIES}
 
 
-_LARGE = ("smollm2", "gemma3 270m")
+LARGE = ("smollm2", "gemma3 270m")
+"""Those that take hundreds of megabytes."""
 
 
 @dataclass(frozen=True)
@@ -178,4 +179,4 @@ _MAKERS: dict[str, Callable[[HuntedModels], Hunted]] = {
 
 def names() -> list[str]:
     """Return the names of all models but the large ones."""
-    return [name for name in _MAKERS if name not in _LARGE]
+    return [name for name in _MAKERS if name not in LARGE]

@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from hunted_models import INTERRUPTED, names
+from hunted_models import INTERRUPTED, LARGE, names
 from json_schemas import SCHEMAS
 
 __all__ = ["company", "interrupted", "story"]
@@ -145,30 +145,28 @@ _CACHES = ("auto", "q8_0", "f16", "f16", "f16", "f32", "f32", "bf16", "f16/q8_0"
 def interrupted(number: int) -> dict[str, Any]:
     """Draw a story of conversations on llama.cpp that wait, are saved, change and outgrow the context."""
     chance = random.Random(f"interrupted {number}")
-    kinds = chance.choice(_CACHES)
-    keys, _, values = kinds.partition("/")
-    loading: dict[str, Any] = {"n_ctx": chance.choice((33, 48, 64, 96, 128, 160, 256, 384, 512, 512))}
-    loading |= {"n_threads": chance.choice((1, 1, 2)), "kv_k": keys, "kv_v": values or keys}
-    if keys != "q8_0" and values != "q8_0" and chance.random() < 0.25:
+    model = INTERRUPTED[number % len(INTERRUPTED)]
+    keys, _, values = chance.choice(_CACHES).partition("/")
+    # Few kinds, since each is probed once; and few rows, which are probed sooner.
+    loading: dict[str, Any] = {"n_ctx": chance.choice((33, 64, 96, 160, 288, 512)), "max_rows": 4}
+    loading |= {"n_threads": chance.choice((1, 1, 1, 2)), "kv_k": keys, "kv_v": values or keys}
+    if "q8_0" not in (keys, values) and chance.random() < 0.25:
         loading["flash_attention"] = False
-    if chance.random() < 0.2:
-        loading["prefill_chunk"] = chance.choice((16, 32, 100))
     if chance.random() < 0.1:
-        loading["repack"] = False
-    if chance.random() < 0.2:
-        loading["max_rows"] = chance.choice((1, 2, 8))
+        loading |= chance.choice(({"prefill_chunk": 32}, {"prefill_chunk": 100}, {"repack": False}, {"max_rows": 8}))
     # Some in company, and some with a text or two, of which each waits for the other.
-    n_most = chance.choice((1, 2, 2, 3, 17)) if number % 10 else 17
+    in_company = chance.random() < 0.1
+    n_chats = 3 if not in_company else 5 if model in LARGE else 17
     steps: list[list[dict[str, Any]]] = []
-    for _ in range(chance.choice((5, 8, 12)) if n_most < 17 else 2):
+    for _ in range(2 if in_company else chance.choice((5, 8, 12))):
         if steps and chance.random() < 0.3:
             steps.append([{"do": chance.choice(("save", "save", "reopen"))}])
             continue
-        sessions = chance.sample(range(3 if n_most < 17 else 17), 3 if n_most < 17 else 17)
-        n = min(n_most, len(sessions))
+        sessions = chance.sample(range(n_chats), n_chats)
+        n = n_chats if in_company else chance.choice((1, 2, 2, 3))
         steps.append([_ask(chance, sessions, chats=True, chat_share=0.85) for _ in range(n)])
     return {
-        "model": INTERRUPTED[number % len(INTERRUPTED)],
+        "model": model,
         "engine": "llama",
         "apart": True,
         "mode": chance.choice(("off", "off", "ngram", "seer", "seer trees")),

@@ -1,4 +1,4 @@
-"""Laws of models whose layers see a window of the text: a restored cache goes back no further than it was saved for."""
+"""Laws of models whose layers see a window of the text: a restored cache is that of a text that was never saved."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from gguf_files import GEMMA3, write_gguf
 
 import edge_spec
 from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.library_context import LibraryContext
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.speculation.tree import Tree
 
-MADE: dict[str, dict[str, Any]] = {"gemma3": GEMMA3, "olmo2": FAMILIES["olmo2 with windows"]}
+TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}assistant: "
+MADE: dict[str, dict[str, Any]] = {
+    "gemma3": {**GEMMA3, "chat_template": TEMPLATE},
+    "olmo2": FAMILIES["olmo2 with windows"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +31,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: write_gguf(folder / f"{name}.gguf", **MADE[name])
 
 
-@pytest.mark.parametrize("further", [0, 5, 40])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"kv_k": "f16"}, {"kv_k": "f32", "kv_v": "f16"}, {"kv_k": "f16", "flash_attention": False}],
+    ids=["q8_0", "f16", "f32 and f16", "no flash attention"],
+)
+@pytest.mark.parametrize("further", [0, 40])
 @pytest.mark.parametrize("name", MADE)
 def test_a_restored_cache_gives_the_rows_of_a_text_that_was_read(
-    name: str, further: int, made: Callable[[str], Path]
+    name: str, further: int, settings: dict[str, Any], made: Callable[[str], Path]
 ) -> None:
     weights = LlamaWeights(made(name))
-    model, _ = open_llama(weights, LlamaSettings(n_ctx=200, n_threads=1), file=name, cache_dir=None)
+    asked = LlamaSettings(n_ctx=240, n_threads=1, max_rows=4, **settings)
+    model, _ = open_llama(weights, asked, file=name, cache_dir=None)
     try:
-        text = np.random.default_rng(0).integers(256, model.n_vocab - 1, 150).tolist()
+        text = np.random.default_rng(0).integers(256, model.n_vocab - 1, 240).tolist()
 
         def row(place: int) -> bytes:
             found = model.decode(Tree.sequence(text[place : place + 1])).tobytes()
@@ -43,18 +54,45 @@ def test_a_restored_cache_gives_the_rows_of_a_text_that_was_read(
 
         model.prefill(text[:70])
         wanted = [row(70 + n) for n in range(further + 1)]
+        end = model.n_past
+        # The library takes 64 rows and more by tiles.
+        model.prefill(text[end : end + 80])
+        after = row(end + 80)
+        model.rollback(end)
         state = model.save()
         model.rollback(0)
         model.prefill(text[100:110])
         model.restore(state)
-        assert model.n_past == 71 + further
+        assert model.n_past == end
+        model.prefill(text[end : end + 80])
+        assert row(end + 80) == after
         model.rollback(70)
-        assert model.n_past in (0, 70)
-        model.prefill(text[model.n_past : 70])
+        assert model.n_past == 70
         assert [row(70 + n) for n in range(further + 1)] == wanted
     finally:
         model.close()
         weights.close()
+
+
+def test_a_conversation_saved_without_what_lies_outside_of_windows_is_read_again_and_told_so(
+    made: Callable[[str], Path], probe_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"engine": "llama", "n_ctx": 200, "max_rows": 4, "n_threads": 1, "cache_dir": probe_cache}
+    with edge_spec.load(made("gemma3"), speculation="off", **given) as model:
+        session = model.chat(seed=1, max_tokens=20, ignore_eos=True)
+        session.send("One day " * 6).read()
+        for is_old in (False, True):
+            with monkeypatch.context() as older:
+                if is_old:
+                    # As before versions wrote parts.
+                    older.setattr(LibraryContext, "n_window", 0)
+                session.save(tmp_path / "said.chat")
+            notices: list[str] = []
+            loaded = edge_spec.ChatSession.load(model, tmp_path / "said.chat", on_notice=notices.append)
+            reply = loaded.send("And then?")
+            next(reply)
+            assert any("read again" in notice for notice in notices) == is_old
+            loaded.close()
 
 
 @pytest.mark.parametrize("name", MADE)

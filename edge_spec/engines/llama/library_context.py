@@ -93,15 +93,17 @@ class LibraryContext:
     def can_shift(self) -> bool:
         """Whether the library can move keys to other positions.
 
-        The library's own answer leaves out four cases: it ends the process where rotary embeddings cover only a part
-        of quantized keys and where no layer has any, it turns keys that know no positions or know them otherwise, and
-        it lets keys grow where YaRN has scaled them. A text whose layers have a window is read again: what saved
-        conversations go on with must stay the same.
+        The library's own answer leaves out five cases: it ends the process where keys are BF16, where rotary embeddings
+        cover only a part of quantized keys and where no layer has any, it turns keys that know no positions or know
+        them otherwise, and it lets keys grow where YaRN has scaled them. Where layers have windows the text is read
+        again, as older versions did: what saved conversations go on with stays the same.
         """
         weights = self.weights
         if weights.architecture in CANNOT_SHIFT or not weights.has_rotary:
             return False
-        is_quantized = self._settings.kv_k not in ("f32", "f16", "bf16")
+        if self._settings.kv_k == "bf16":
+            return False
+        is_quantized = self._settings.kv_k not in ("f32", "f16")
         turns_part = weights.n_rotary != weights.head_dim_k
         if self.n_window > 0 or weights.rope_scaling == "yarn" or (is_quantized and turns_part):
             return False
