@@ -67,9 +67,7 @@ _EXAONE_MOE = (
     rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}](?:[\p{{L}}\p{{M}}]| [\p{{L}}])*|[\p{{N}}]"
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|{_LINES_AND_SPACES}"
 )
-_SIGN_OR_WORD = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
-)
+_SIGN_OR_WORD = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
 _DEEPSEEK3 = rf"{_SIGN_OR_WORD}[\r\n]*|{_LINES_AND_SPACES}"
 _SPARK = rf"{_SIGN_OR_WORD}|[\r\n]|{_SPACES}"
 _KIMI = (

@@ -6,7 +6,7 @@ ends of replies would change texts.
 
 from __future__ import annotations
 
-import math
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from edge_spec.models.gguf_tokenizer.pretokenizers import PRETOKENIZERS, PreToke
 __all__ = [
     "BYTE",
     "CONTROL",
+    "KINDS",
     "NORMAL",
     "SPACE",
     "UNKNOWN",
@@ -27,6 +28,9 @@ __all__ = [
     "GGUFVocabulary",
     "is_known_vocabulary",
 ]
+
+KINDS = ("gpt2", "llama", "gemma4")
+"""The kinds of vocabularies that are read here. One of ``gpt2`` may cut texts into words in a way that is not known."""
 
 UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE = (1 << bit for bit in range(6))
 """What a token is; more than one of these may be true of it."""
@@ -47,9 +51,48 @@ _ENDS = frozenset(
 """Tokens that end a reply wherever a vocabulary has them, and are control tokens whatever it says."""
 
 _FILL_IN = (
-    (("fim_pre", "prefix"), ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"), False),
-    (("fim_suf", "suffix"), ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"), False),
-    (("fim_mid", "middle"), ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"), False),
+    (
+        ("fim_pre", "prefix"),
+        (
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
+        ),
+        False,
+    ),
+    (
+        ("fim_suf", "suffix"),
+        (
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
+        ),
+        False,
+    ),
+    (
+        ("fim_mid", "middle"),
+        (
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
+        ),
+        False,
+    ),
     (("fim_pad",), ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"), True),
     (("fim_rep",), ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"), True),
     (("fim_sep",), ("<|file_sep|>",), True),
@@ -70,7 +113,9 @@ T = TypeVar("T", str, bool, int)
 def is_known_vocabulary(header: GGUFHeader) -> bool:
     """Return whether a file has one of the kinds of vocabularies that are read here."""
     kind = header.metadata.get(f"{_PREFIX}model")
-    return kind in ("llama", "gemma4") or (kind == "gpt2" and header.metadata.get(f"{_PREFIX}pre", "") in PRETOKENIZERS)
+    pre = header.metadata.get(f"{_PREFIX}pre", "")
+    # What is no text is refused when it is read.
+    return kind in KINDS and (kind != "gpt2" or not isinstance(pre, str) or pre in PRETOKENIZERS)
 
 
 class GGUFVocabulary:
@@ -115,7 +160,7 @@ class GGUFVocabulary:
         found = self._header.metadata.get(_PREFIX + key, default)
         if type(found) is not type(default):
             raise self._refused(f"{_PREFIX}{key} is of another type")
-        return found  # type: ignore[return-value]  # as was checked
+        return found
 
     def _array(self, key: str, *kinds: int) -> GGUFArray | None:
         found = self._header.metadata.get(_PREFIX + key)
@@ -146,9 +191,9 @@ class GGUFVocabulary:
             known = np.where((types < 0) | (types >= len(_BY_TYPE)), 0, types)
             self.kinds = bytearray(np.frombuffer(_BY_TYPE, np.uint8)[known].tobytes())
         scores = self._numbers("scores", _FLOAT32, _INT32) if self.has_scores else None
-        self.scores = np.zeros(len(self.texts), np.float32) if scores is None else scores.astype(np.float32)
-        if np.isnan(self.scores).any():
-            raise self._refused(f"the score of token {int(np.isnan(self.scores).argmax())} is not a number")
+        self.scores = array("f", bytes(4 * len(self.texts)) if scores is None else scores.astype("<f4").tobytes())
+        if scores is not None and np.isnan(scores).any():
+            raise self._refused(f"the score of token {int(np.isnan(scores).argmax())} is not a number")
 
     def _numbers(self, key: str, *kinds: int) -> np.ndarray | None:
         found = self._array(key, *kinds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -30,7 +29,9 @@ def require_equal(path: Path, n_texts: int) -> None:
         for token in range(ours.n_vocab):
             assert ours.ends(token) == theirs.ends(token), theirs.name(token)
             assert (ours.name(token), ours.token_bytes(token)) == (theirs.name(token), theirs.token_bytes(token))
-        defined = {name for name in map(ours.name, range(ours.n_vocab)) if len(ours.tokenize(name, add_special=False)) == 1}
+        defined = {
+            name for name in map(ours.name, range(ours.n_vocab)) if len(ours.tokenize(name, add_special=False)) == 1
+        }
         names = sorted(name for name in ours.control_names | defined if name.startswith(("<", "\n")))
         draw = random.Random(7)
         for _ in range(n_texts):

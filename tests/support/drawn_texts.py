@@ -5,22 +5,40 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-PIECES = (
-    *("a", "Hello", "hello world", "THE", "MiXed", "don't", "I'LL", "we've", "'S", "it's'", "'\u017f", "'\u212a", "x" * 30),
-    *("é", "e\u0301", "\u0301", "a\u0300b", "ü", "ñandú", "Привет", "мир", "ΑΒΓ", "αβγ", "\ufb01", "\u01c4", "\u1d43", "\u02bc"),
-    *("中文", "汉字漢字", "\u3007", "日本語", "ひらがな", "カタカナ", "\u30fc", "\uff65", "한국어", "\u3131\u314f", "\u3105", "\u3400"),
-    *("\U00020000", "\uf900", "\u9fff", "\ufad9", "\ufada", "\u4e00", "\u9fa6", "\u0800", "\U0002fa1e", "\U0002ebe1"),
-    *("العربية", "۱۲۳", "हिन्दी", "१२३", "ไทย", "\u0e33", "\u1050", "ខ្មែរ", "\ua9e0", "\uaa60", "\u1100", "\U00010400", "\U0001e900"),
-    *("🙂", "😀😀", "👨\u200d👩\u200d👧\u200d👦", "🏳\ufe0f\u200d🌈", "👍🏽", "🇩🇪", "\u200d", "\ufe0f", "\u200b", "\ufeff", "\u00ad"),
-    *("\x00", "\x01", "\x1c", "\x1f", "\x7f", "\x85", "\xa0", "\u2028", "\u3000", "\u2003", "\u180e", "\u1680", "\u202f"),
-    *(" ", " ", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\r", "\t", " \n", "\n ", "\v", "\f", "\n\n\n\n"),
-    *("0", "1", "12", "123", "1234567", "½", "\u2167", "²", "\u0663", "1.5e-10", "2024-01-31", "١٢٣٤٥", "1a2b3c4d"),
-    *("$", "€", "+", "<=>", "^", "~", "`", "|", "-", "--", "...", "…", "、", "。", "\uff0c", "\uff01", "«", "»", "\u201c", "\u201d"),
-    *("\u2019", "_", "/", "//", "\\", "{", "}", "[", "]", "(", ")", "<", "<|", "|>", ">", "#x", "!word", "@\u2014", "\u0964", "\ufe30"),
-    *("\u2581", "\u2581\u2581", "\u2581a", "\ue000", "\U0010ffff", "\ufffe", "\U000e0001", "\U0001d518", "\u0378", "\U0003ffff"),
-    *("IMGIMGABZ", "<sentinel:12>", "def f(x):\n    return x\n", "<s>", "</s>", "<0x0A>", "<unk>", "\ufffd"),
+_SCRIPTS = """
+a·Hello·hello world·THE·MiXed·don't·I'LL·we've·'S·it's'·'ſ·'\u212a·xxxxxxxxxxxxxxxxxxxx·é·e\u0301·\u0301·a\u0300b
+ü·ñandú·Привет·мир·ΑΒΓ·αβγ·ﬁ·Ǆ·ᵃ·ʼ·中文·汉字漢字·〇·日本語·ひらがな·カタカナ·ー·･·한국어·ㄱㅏ·ㄅ·㐀·\U00020000·豈·\u9fff·\ufad9·\ufada
+一·\u9fa6·\u0800·\U0002fa1e·\U0002ebe1·العربية·۱۲۳·हिन्दी·१२३·ไทย·\u0e33·\u1050·ខ្មែរ·\ua9e0·\uaa60·\u1100·𐐀·𞤀
+"""
+_SIGNS = """
+🙂·😀😀·👨\u200d👩\u200d👧\u200d👦·🏳\ufe0f\u200d🌈·👍🏽·🇩🇪·\u200d·\ufe0f·\u200b·\ufeff·\u00ad·0·1·12·123·1234567·½·Ⅷ·²·٣·1.5e-10
+2024-01-31·١٢٣٤٥·1a2b3c4d·$·€·+·<=>·^·~·`·|·-·--·...·…·、·。·，·！·«·»·“·”·’·_·/·//·\\·{·}·[·]·(·)·<·<|·|>·>·#x·!word·@—·।·︰
+▁·▁▁·▁a·\ue000·\U0010ffff·\ufffe·\U000e0001·𝔘·\u0378·\U0003ffff·IMGIMGABZ·<sentinel:12>·<s>·</s>·<0x0A>·<unk>·\ufffd
+"""
+_SPACES = (
+    *(
+        " ",
+        " ",
+        " ",
+        "  ",
+        "   ",
+        "\n",
+        "\n\n",
+        "\r\n",
+        "\r",
+        "\t",
+        " \n",
+        "\n ",
+        "\v",
+        "\f",
+        "\n\n\n\n",
+        "\x00",
+        "\x01",
+    ),
+    *("\x1c", "\x1f", "\x7f", "\x85", "\xa0", "\u2028", "\u3000", "\u2003", "\u180e", "\u1680", "\u202f"),
 )
-"""Scripts, emoji with joiners, white space, numbers, signs, names of tokens, and characters that no version has."""
+PIECES = (*"·".join((_SCRIPTS + _SIGNS).split("\n")).strip("·").split("·"), *_SPACES, "def f(x):\n    return x\n")
+"""Scripts, emoji with joiners, numbers, signs, names of tokens, characters that no version has, and white space."""
 
 
 def drawn_text(draw: random.Random, names: Sequence[str]) -> str:

@@ -72,7 +72,9 @@ def learned_pairs(n_tokens: int, *, byte_level: bool) -> tuple[list[str], list[s
     else:
         texts = [text.replace(" ", "\u2581") for text in texts]
     alphabet = list(BYTE_LETTERS.values()) if byte_level else []
-    trainer = trainers.BpeTrainer(vocab_size=n_tokens, initial_alphabet=alphabet, limit_alphabet=600, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=n_tokens, initial_alphabet=alphabet, limit_alphabet=600, show_progress=False
+    )
     learner.train_from_iterator(texts, trainer)
     content = json.loads(learner.model.__getstate__())
     return list(content["vocab"]), [merge if isinstance(merge, str) else " ".join(merge) for merge in content["merges"]]
