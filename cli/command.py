@@ -9,9 +9,8 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import EntryPoint, distributions, version
 from traceback import walk_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -20,6 +19,9 @@ from click.shell_completion import CompletionItem
 from edge_spec.cli.printing import echo, safe
 from edge_spec.cli.surroundings import require_surroundings
 from edge_spec.errors import EdgeSpecError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["main", "root", "verb"]
 
@@ -91,6 +93,9 @@ def _added_verbs() -> dict[str, EntryPoint]:
     In a checkout, ``entry_points()`` would take what a build has left behind for the distribution of the same name, and
     hide its verbs.
     """
+    # Reading metadata imports a parser of e-mails, for which every start would wait.
+    from importlib.metadata import distributions
+
     every = (entry for installed in distributions() for entry in installed.entry_points)
     return {entry.name: entry for entry in every if entry.group == "edge_spec.verbs"}
 
@@ -151,7 +156,7 @@ class _Verbs(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Try: edge-spec run -p 'Tell me a story about a dog.'",
 )
-@click.version_option(version("edge-spec"), "-V", "--version", prog_name="edge-spec", message="%(prog)s %(version)s")
+@click.version_option(None, "-V", "--version", package_name="edge-spec", message="edge-spec %(version)s")
 @click.pass_context
 def _edge_spec(ctx: click.Context) -> None:
     """Runs 4-bit language models on small computers, with drafts that never change a token."""

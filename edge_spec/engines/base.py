@@ -161,7 +161,7 @@ class Opener(ABC):
 
     def _announce_busy(self, settings: ModelSettings, times: float) -> None:
         """Say that decodes take many times as long as they could."""
-        slow = f"decodes take {times:.0f} times as long as the fastest: other programs seem to use the processor"
+        slow = f"decodes take about {times:.0f} times as long as they could: other programs seem to use the processor"
         fewer = Sentence("; beside them {instead} may be faster", instead=Arguments(n_threads=1))
         has_several = max(settings.threads) > 1
         self._on_wait(Sentence("{slow}{fewer}", slow=slow, fewer=fewer if has_several else ""))

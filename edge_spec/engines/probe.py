@@ -118,7 +118,7 @@ def probe(
             equal.
         limit_s: how long it may take. Then the careful answer is given: of one row at a time nothing can differ from
             what plain decoding computes, since it is just that.
-        on_busy: called with how many times as long as their fastest decodes take, if other programs seem to compute.
+        on_busy: called with how many times as long as they could decodes take, if other programs seem to compute.
         clock: returns seconds.
     """
     reached = readings_in(model.n_ctx, readings.every)

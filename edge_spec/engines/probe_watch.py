@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from time import perf_counter
 
+from edge_spec.engines.processor_time import processor_time
 from edge_spec.speculation.language_model import LanguageModel, Logits
 from edge_spec.speculation.tree import Tree
 
@@ -13,7 +14,10 @@ __all__ = ["ProbeWatch", "TimeIsUp"]
 
 _SLOW, _OFTEN, _LOST_S = 4.0, 10, 3.0
 """A decode is slow that takes so many times as long as the fastest of its width. One may have other reasons than other
-programs, as the first ones have; when so many are, and this time and more than half of all was lost, it is told."""
+programs, as the first ones have; when so many are, and this time and more than half of all was lost, it is told. So it
+is when threads wait for a core for so many times as long as they compute, less one, for longer than this."""
+
+_LOOK_EACH_S = 2.0
 
 
 class TimeIsUp(Exception):
@@ -28,8 +32,9 @@ class ProbeWatch:
             done.
         total: about how many there will be.
         limit_s: how long it may take.
-        on_busy: called once, with how many times as long as their fastest decodes take, if others seem to compute.
+        on_busy: called once, with how many times as long as they could decodes take, if others seem to compute.
         clock: returns seconds.
+        used: returns seconds for which threads have computed, and waited for a core; None where that is not known.
 
     Attributes:
         fastest: seconds of the fastest decode, by its number of tokens.
@@ -43,11 +48,13 @@ class ProbeWatch:
         limit_s: float = inf,
         on_busy: Callable[[float], object] = lambda times: None,
         clock: Callable[[], float] = perf_counter,
+        used: Callable[[], tuple[float, float] | None] = processor_time,
     ) -> None:
         self.fastest: dict[int, float] = {}
         self._told, self._done, self._total = told, 0, total
         self._clock, self._ends_at = clock, clock() + limit_s
         self._on_busy, self._was_busy = on_busy, False
+        self._used, self._used_before, self._looks_at = used, used(), clock() + _LOOK_EACH_S
         self._n_slow, self._spent_s, self._lost_s = 0, 0.0, 0.0
         told(0, total)
 
@@ -81,8 +88,12 @@ class ProbeWatch:
         before, self._done = self._done, min(self._done + n, self._total - 1)
         if 100 * self._done // self._total > 100 * before // self._total:
             self._told(self._done, self._total)
-        if self._clock() > self._ends_at:
+        now = self._clock()
+        if now > self._ends_at:
             raise TimeIsUp
+        if now > self._looks_at:
+            self._looks_at = now + _LOOK_EACH_S
+            self._look_at_threads()
 
     def end(self) -> None:
         """Tell that nothing is left."""
@@ -94,7 +105,18 @@ class ProbeWatch:
         if seconds > _SLOW * fastest:
             self._n_slow += 1
             self._lost_s += seconds - fastest
-        is_busy = self._n_slow >= _OFTEN and self._lost_s > max(_LOST_S, self._spent_s / 2)
-        if is_busy and not self._was_busy:
+        if self._n_slow >= _OFTEN and self._lost_s > max(_LOST_S, self._spent_s / 2):
+            self._tell_busy(self._spent_s / (self._spent_s - self._lost_s))
+
+    def _look_at_threads(self) -> None:
+        used = self._used()
+        if used is None or self._used_before is None:
+            return
+        computed, waited = (now - before for now, before in zip(used, self._used_before, strict=True))
+        if computed > 0 and waited > max(_LOST_S, (_SLOW - 1) * computed):
+            self._tell_busy(1 + waited / computed)
+
+    def _tell_busy(self, times: float) -> None:
+        if not self._was_busy:
             self._was_busy = True
-            self._on_busy(self._spent_s / (self._spent_s - self._lost_s))
+            self._on_busy(times)

@@ -169,6 +169,13 @@ finally:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_no_verb_waits_for_the_metadata_of_packages() -> None:
+    """Reading it imports a parser of e-mails."""
+    code = "import sys, edge_spec.cli.command; print([name for name in sys.modules if 'metadata' in name])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
 def test_replies_without_a_grammar_do_without_its_library(probe_cache: Path) -> None:
     code = """
 import sys

@@ -207,9 +207,14 @@ def test_the_profile_is_known_as_soon_as_a_model_was_opened_once(each: Engine, g
         model.close()
         opener.close()
     assert [sentence.split()[0] for sentence in told] == ["calibrating"]
-    # A context that is too short for the deepest reading is tried for itself.
+    # A longer context is tried in deeper places.
     assert each.profile(gguf, replace(settings, n_ctx=80), cache_dir=tmp_path) is None
-    assert each.profile(gguf, replace(settings, max_rows=8), cache_dir=tmp_path) is None
+    assert each.profile(gguf, replace(settings, max_rows=32), cache_dir=tmp_path) is None
+    for fewer in ({"n_ctx": 40}, {"max_rows": 8}, {"prefill_chunk": 16}):
+        assert each.profile(gguf, replace(settings, **fewer), cache_dir=tmp_path) is not None
+    # llama.cpp divides sums among threads, our kernels none.
+    threads = each.profile(gguf, replace(settings, n_threads=2), cache_dir=tmp_path)
+    assert (threads is not None) == (each.name == "onnx" or settings.threads == replace(settings, n_threads=2).threads)
 
 
 @EACH

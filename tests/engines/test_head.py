@@ -20,10 +20,10 @@ from edge_spec.engines.onnx.head_model import HeadModel
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import drafter_settings
 from edge_spec.engines.onnx.pool import TranscribedModel
-from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
+from edge_spec.engines.onnx.transcription.head import HIDDEN, _tables, hidden_rows_tail
 from edge_spec.engines.registry import engine
 from edge_spec.errors import BackendError, SettingsError, StateError, UnsupportedModel
-from edge_spec.models import inspect, resolve_family
+from edge_spec.models import ModelFile, inspect, resolve_family
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.tree import Tree
@@ -67,6 +67,39 @@ def pair(head: Path, probe_cache: Path) -> Iterator[tuple[TranscribedModel, Head
     opened.close()
     target.close()
     opener.close()
+
+
+def opened_graph(head: Path, cache: Path) -> bytes:
+    """Open a head on the demo's target, and return its graph as it is kept."""
+    onnx = engine("onnx")
+    settings = onnx.resolve(TARGET, ModelSettings(n_ctx=64, n_threads=1))
+    opener = onnx.opener(cache_dir=cache)
+    target = opener.open(TARGET, settings).model
+    opener.open(inspect(head), drafter_settings(settings), target=(target, TARGET)).model.close()
+    target.close()
+    opener.close()
+    (kept,) = (cache / "onnx").glob(f"*/head-{inspect(head).fingerprint}-half.onnx")
+    return kept.read_bytes()
+
+
+def test_a_graph_is_made_once_and_again_where_it_is_damaged(
+    head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def noted(file: ModelFile, target: ModelFile) -> Any:
+        made.append(file.path)
+        return _tables(file, target)
+
+    monkeypatch.setattr("edge_spec.engines.onnx.transcription.head._tables", noted)
+    first = opened_graph(head, tmp_path)
+    assert opened_graph(head, tmp_path) == first and len(made) == 1
+    (kept,) = (tmp_path / "onnx").glob("*/head-*.onnx")
+    for damaged in (b"", first[:-1], first[:99] + bytes([first[99] ^ 1]) + first[100:]):
+        kept.write_bytes(damaged)
+        assert opened_graph(head, tmp_path) == first
+    assert len(made) == 4
+    assert not list((tmp_path / "onnx").glob("*/tmp*")), "nothing is left beside it"
 
 
 def hidden_rows(tokens: Sequence[int], cache: Path) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from rounding_model import RoundingModel
 
 from edge_spec.engines.probe import OWN_READINGS, READINGS, ProbeResult, Readings, probe
 from edge_spec.engines.probe_records import known_profile, probe_once
+from edge_spec.engines.probe_watch import ProbeWatch
+from edge_spec.engines.processor_time import processor_time
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import Tree
@@ -93,7 +96,7 @@ def test_a_model_that_goes_back_a_few_rows_only_keeps_what_was_found_of_that() -
         ((0.1,), False),
         ((0.1, 0.2, 0.3), False),
         # The first ones prepare something.
-        ((9.0,) * 5 + (0.1,) * 5000, False),
+        ((9.0,) * 5 + (0.1,) * 295, False),
         # Too short for anybody to care.
         ((0.0001, 0.001), False),
         ((0.1, 0.1, 9.0), True),
@@ -105,9 +108,45 @@ def test_it_is_told_once_that_decodes_take_many_times_as_long_as_they_could(
 ) -> None:
     told: list[float] = []
     model = SlowModel(*seconds)
-    probe(model, on_busy=told.append, clock=model.clock)
+    watch = ProbeWatch(lambda done, total: None, 1000, on_busy=told.append, clock=model.clock, used=lambda: None)
+    for _ in range(300):
+        watch.decode(model, [1])
     assert len(told) == is_told
     assert all(times > 2 for times in told)
+
+
+@pytest.mark.parametrize(("waits", "is_told"), [(0.0, False), (1.5, False), (6.0, True), (None, False)])
+def test_it_is_told_that_threads_wait_for_cores_many_times_as_long_as_they_compute(
+    waits: float | None, is_told: bool
+) -> None:
+    now, told = 0.0, list[float]()
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.1
+        return now
+
+    watch = ProbeWatch(
+        lambda done, total: None,
+        1000,
+        on_busy=told.append,
+        clock=clock,
+        used=lambda: None if waits is None else (now, now * waits),
+    )
+    for _ in range(500):
+        watch.count(1)
+    assert told == ([pytest.approx(1 + 6)] if is_told else [])
+
+
+def test_threads_that_compute_are_seen_to_where_the_system_tells() -> None:
+    before = processor_time()
+    if before is None:
+        pytest.skip("this system does not tell")
+    begun = process_time()
+    while process_time() < begun + 0.1:
+        pass
+    after = processor_time()
+    assert after is not None and after[0] >= before[0] + 0.05 and after[1] >= before[1]
 
 
 # --- what was found serves

@@ -97,7 +97,7 @@ class OnnxOpener(Opener):
     ) -> OpenedModel:
         """See ``Opener``. The library does not say what it allocates; only states are told."""
         if is_own_head(file):
-            return _open_head(file, settings, target)
+            return self._open_head(file, settings, target)
 
         on_probe = partial(self._announce_probe, file, settings)
         on_busy = partial(self._announce_busy, settings)
@@ -127,6 +127,39 @@ class OnnxOpener(Opener):
             )
         self._on_progress("loading", file.weight_bytes, file.weight_bytes)
         return OpenedModel(model=model, probed=probed)
+
+    def _open_head(
+        self, file: ModelFile, settings: ModelSettings, target: tuple[LanguageModel, ModelFile] | None
+    ) -> OpenedModel:
+        """Open a head on the hidden rows of its target.
+
+        Raises:
+            UnsupportedModel: there is no target, it does not give hidden rows, or the head belongs to another one.
+            BackendError: the library failed.
+        """
+        model, target_file = target or (None, None)
+        if not isinstance(model, TranscribedModel) or target_file is None:
+            why = (
+                lacking_rows(target_file) if target_file is not None else "drafts for another model, and is none itself"
+            )
+            raise UnsupportedModel(
+                f"{file.path.name} {why}",
+                hint=Sentence(
+                    "run its target with edge-spec's own kernels ({instead}), or draft with a small model",
+                    instead=Arguments(engine="onnx"),
+                ),
+            )
+        head = transcribe_head(file, target_file, self._transcription(target_file).folder)
+        features = model.features(head.tail, FEATURE, head.width, coarse=True)
+        try:
+            session = HeadSession(head, settings)
+        except BaseException:
+            model.pool.drop_features(features.features)
+            raise
+        opened = HeadModel(session, settings, name=file.fingerprint, target=model, features=features)
+        return OpenedModel(
+            model=opened, probed=ProbeResult(capabilities=opened.capabilities, seconds={}), reads_target=True
+        )
 
     def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
         if not isinstance(model, TranscribedModel) or model.states is not None:
@@ -178,36 +211,6 @@ class OnnxOpener(Opener):
 
 
 Facts = tuple[tuple[str, str], ...]
-
-
-def _open_head(file: ModelFile, settings: ModelSettings, target: tuple[LanguageModel, ModelFile] | None) -> OpenedModel:
-    """Open a head on the hidden rows of its target.
-
-    Raises:
-        UnsupportedModel: there is no target, it does not give hidden rows, or the head belongs to another one.
-        BackendError: the library failed.
-    """
-    model, target_file = target or (None, None)
-    if not isinstance(model, TranscribedModel) or target_file is None:
-        why = lacking_rows(target_file) if target_file is not None else "drafts for another model, and is none itself"
-        raise UnsupportedModel(
-            f"{file.path.name} {why}",
-            hint=Sentence(
-                "run its target with edge-spec's own kernels ({instead}), or draft with a small model",
-                instead=Arguments(engine="onnx"),
-            ),
-        )
-    head = transcribe_head(file, target_file)
-    features = model.features(head.tail, FEATURE, head.width, coarse=True)
-    try:
-        session = HeadSession(head, settings)
-    except BaseException:
-        model.pool.drop_features(features.features)
-        raise
-    opened = HeadModel(session, settings, name=file.fingerprint, target=model, features=features)
-    return OpenedModel(
-        model=opened, probed=ProbeResult(capabilities=opened.capabilities, seconds={}), reads_target=True
-    )
 
 
 def open_onnx(

@@ -12,8 +12,11 @@ rounded to 4 bits, which no text depends on; a row of zeros stands for all other
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -39,48 +42,87 @@ FEATURE, HIDDEN = "feature", "hidden"
 _TABLE = "Q4_0"
 """The type that the target's rows are rounded to."""
 
+_DIGEST_BYTES = 16
+
 
 @dataclass(frozen=True, kw_only=True)
 class Head(Transcription):
     """A head as ONNX Runtime reads it, with the target's rows in it.
 
+    Its graphs are kept in ``folder``, that of the target's transcription: to round the target's rows takes as long as
+    the start of a program may.
+
     Attributes:
+        name: of its graphs; changes with the head's file.
         network: of the head.
-        tables: embeddings and output rows of the tokens that it knows.
+        tables: returns the embeddings and output rows of the tokens that it knows.
         tail: what is added to the target's graph; its output is ``FEATURE``.
         width: of a feature.
     """
 
+    name: str
     network: Network
-    tables: tuple[Matrix, Matrix]
+    tables: Callable[[], tuple[Matrix, Matrix]]
     tail: bytes
     width: int
 
     def graph(self, *, f16: bool) -> bytes:
-        return _HeadWriter(self.network, self.tables, f16=f16).write().serialize()
+        path = self.folder / f"{self.name}-{'half' if f16 else 'model'}.onnx"
+        graph = _kept(path)
+        if graph is None:
+            graph = _HeadWriter(self.network, self.tables(), f16=f16).write().serialize()
+            _keep(path, graph)
+        return graph
 
 
-def transcribe_head(file: ModelFile, target: ModelFile) -> Head:
+def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
     """Return a head for its target.
 
+    Args:
+        folder: of the target's transcription.
+
     Raises:
-        UnsupportedModel: it belongs to another model, or lacks something.
+        UnsupportedModel: it belongs to another model, or lacks something. ``Head.graph`` does if rows of the target
+            cannot be copied.
     """
     layers = head_layers(file, target)
     header = read_header(file.path)
     network = _network(file, header)
     return Head(
-        folder=Path(),
+        folder=folder,
+        name=f"head-{file.fingerprint}",
         heads=((network.n_head_kv[0], network.head_dims[0]),),
         n_vocab=network.n_vocab,
         rotary=network.rotary,
         layer_rotary=("all",),
         interleaved=network.kind.interleaved,
         network=network,
-        tables=_tables(file, target),
+        tables=lambda: _tables(file, target),
         tail=_feature_tail(network, layers),
         width=network.n_embd,
     )
+
+
+def _kept(path: Path) -> bytes | None:
+    """Return a graph that was kept; None if there is none, or it is damaged."""
+    try:
+        found = path.read_bytes()
+    except OSError:
+        return None
+    graph = found[_DIGEST_BYTES:]
+    return graph if _digest(graph) == found[:_DIGEST_BYTES] else None
+
+
+def _keep(path: Path, graph: bytes) -> None:
+    """Keep a graph, whole or not at all; a folder that cannot be written is no reason to fail."""
+    with suppress(OSError):
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
+            part.write(_digest(graph) + graph)
+        Path(part.name).replace(path)
+
+
+def _digest(graph: bytes) -> bytes:
+    return blake2b(graph, digest_size=_DIGEST_BYTES).digest()
 
 
 def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
