@@ -231,7 +231,8 @@ def test_a_child_that_nobody_waits_for_is_ended(tmp_path: Path, monkeypatch: pyt
     begun, begin = [], trial._begun
     monkeypatch.setattr(trial, "_begun", lambda files: begun.append(begin(files)) or begun[-1])
     trial._tried_here.cache_clear()
-    with pytest.raises(KeyboardInterrupt), require_sound([inspect(resolve_family("demo").target)], cache_dir=tmp_path):
+    file = inspect(resolve_family("demo").target)
+    with pytest.raises(KeyboardInterrupt), require_sound([(file, able(file))], cache_dir=tmp_path):
         raise KeyboardInterrupt
     assert [child.returncode for child in begun] == [-signal.SIGKILL]
 
