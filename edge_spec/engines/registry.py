@@ -75,9 +75,14 @@ def fallback(among: Iterable[Engine] | None = None) -> Engine:
     return min(engines() if among is None else among, key=lambda each: not each.is_fallback)
 
 
-def able(file: ModelFile) -> list[Engine]:
-    """Return the engines that are installed and may run a file, in the order in which ``auto`` asks them."""
-    return [each for each in engines() if each.why_not(file) is None and each.why_not_installed() is None]
+def able(file: ModelFile, *, installed: bool = True) -> list[Engine]:
+    """Return the engines that may run a file, in the order in which ``auto`` asks them.
+
+    Args:
+        installed: those that are, or those that are not.
+    """
+    there = [each for each in engines() if (each.why_not_installed() is None) == installed]
+    return [each for each in there if each.why_not(file) is None]
 
 
 def why_none(file: ModelFile) -> EdgeSpecError | None:
@@ -85,7 +90,7 @@ def why_none(file: ModelFile) -> EdgeSpecError | None:
     if able(file):
         return None
     reasons = [f"{each.title} cannot run it: {why}" for each in engines() if (why := each.why_not(file)) is not None]
-    lacking = [each for each in engines() if each.why_not(file) is None]
+    lacking = able(file, installed=False)
     reasons += [f"{each.title} might, but {each.why_not_installed()}" for each in lacking]
     hint = f"run: {lacking[0].how_to_install()}" if lacking else "choose another model"
     return UnsupportedModel(f"{file.path.name}: {'; '.join(reasons)}", hint=hint)
