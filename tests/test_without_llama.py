@@ -1,4 +1,4 @@
-"""Laws of an installation without the extra ``llama``: what our own engine runs works, the rest is refused in a line."""
+"""Laws of an installation without the extra ``llama``: what our engine runs works, the rest is refused in a line."""
 
 from __future__ import annotations
 
