@@ -66,7 +66,9 @@ def test_nothing_finds_llama_cpp_there(without: dict[str, str]) -> None:
 def test_the_same_text_comes_with_the_same_profile(without: dict[str, str], tmp_path: Path) -> None:
     with_it = without | {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "XDG_CACHE_HOME": str(tmp_path)}
     said = [edge_spec(each, "run", "demo", *WRITING).stdout for each in (without, with_it)]
-    planned = [json.loads(edge_spec(each, "plan", "demo", "--json").stdout) for each in (without, with_it)]
+    planned = [
+        json.loads(edge_spec(each, "plan", "demo", "--json", "--threads", "1").stdout) for each in (without, with_it)
+    ]
     assert said[0] == said[1] and said[0].strip()
     assert planned[0]["profile"] == planned[1]["profile"] is not None
 
