@@ -18,7 +18,14 @@ HAN, HAN_UNASSIGNED = "Ö×"
 
 _CLASSES = {"N": NUMBER, "L": LETTER, "P": PUNCTUATION, "M": MARK, "S": SYMBOL, "O": OTHER, "W": "\v"}
 
-_HAN_BLOCKS = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2EBEF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F))
+_HAN_BLOCKS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2EBEF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
 
 
 def collapsed(text: str, *, han: bool = False) -> str:
@@ -27,7 +34,7 @@ def collapsed(text: str, *, han: bool = False) -> str:
     Args:
         han: Chinese characters are told from other letters.
     """
-    return text if text.isascii() else text.translate(_table(han))  # type: ignore[arg-type]  # a str maps ordinals, too
+    return text if text.isascii() else text.translate(_table(han))
 
 
 @cache

@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
-__all__ = ["merged"]
+__all__ = ["Order", "by_place", "by_score", "merged"]
+
+Order = Callable[[bytes, bytes], float | None]
+"""Says of two neighbors when they are merged, lower numbers first, and None where they are not."""
 
 
-def merged(parts: Sequence[bytes], order: Callable[[bytes, bytes], float | None]) -> list[bytes]:
-    """Return what is left when no two neighbors are merged any more.
+def by_place(merges: Mapping[bytes, int]) -> Order:
+    """Merge in the order of a list, whose entries have a space between both sides."""
+    place = merges.get
+    return lambda left, right: place(left + b" " + right)
 
-    Args:
-        order: says of two neighbors when they are merged, lower numbers first, and None where they are not. Of equal
-            ones the leftmost pair is merged first.
-    """
-    found: list[bytes | None] = list(parts)
-    n = len(found)
-    after, before = list(range(1, n + 1)), list(range(-1, n - 1))
+
+def by_score(ids: Mapping[bytes, int], scores: Sequence[float]) -> Order:
+    """Merge into tokens, those with high scores first."""
+    token_of = ids.get
+
+    def order(left: bytes, right: bytes) -> float | None:
+        token = token_of(left + right)
+        return None if token is None else -scores[token]
+
+    return order
+
+
+def merged(parts: Sequence[bytes], order: Order) -> list[bytes]:
+    """Return what is left when no two neighbors are merged any more. Of equal pairs the leftmost is merged first."""
+    n = len(parts)
+    # An empty one stands before the first and behind the last, and where one was merged into its neighbor.
+    found = [*parts, b""]
+    after, before = list(range(1, n + 1)), list(range(-1, n))
     queue: list[tuple[float, int, int]] = []
-
-    def consider(left: int, right: int) -> tuple[float, int, int] | None:
-        a, b = found[left], found[right]
-        assert a is not None and b is not None
-        rank = order(a, b)
-        return None if rank is None else (rank, left, len(a) + len(b))
-
-    for left in range(n - 1):
-        if (pair := consider(left, left + 1)) is not None:
-            queue.append(pair)
+    for left, (a, b) in enumerate(pairwise(parts)):
+        if (rank := order(a, b)) is not None:
+            queue.append((rank, left, len(a) + len(b)))
     heapify(queue)
     while queue:
         _, left, size = heappop(queue)
         right = after[left]
-        a = found[left]
+        a, b = found[left], found[right]
         # What was merged meanwhile has become longer, or is no longer there.
-        if a is None or right == n or len(a) + len(b := found[right] or b"") != size:
+        if not a or not b or len(a) + len(b) != size:
             continue
-        found[left], found[right] = a + b, None
-        after[left] = right = after[right]
-        if right < n:
-            before[right] = left
-            if (pair := consider(left, right)) is not None:
-                heappush(queue, pair)
-        if (previous := before[left]) >= 0 and (pair := consider(previous, left)) is not None:
-            heappush(queue, pair)
-    return [part for part in found if part is not None]
+        whole = found[left] = a + b
+        found[right] = b""
+        right = after[left] = after[right]
+        before[right] = left
+        previous = before[left]
+        for first, a, b in ((left, whole, found[right]), (previous, found[previous], whole)):
+            if a and b and (rank := order(a, b)) is not None:
+                heappush(queue, (rank, first, len(a) + len(b)))
+    return [part for part in found if part]

@@ -28,6 +28,7 @@ class PreTokenizer:
         adds_bos: a token begins every text, where the file does not say.
         names_bos: there is a token that begins a text even if the file names none.
         byte_level: tokens are written in letters that stand for bytes; else as text, with U+2581 for a space.
+        has_merges: the file must have merges.
         whole_newlines: newlines that are a token stay whole; a token begins every text, whatever the file says.
     """
 
@@ -36,6 +37,7 @@ class PreTokenizer:
     adds_bos: bool = False
     names_bos: bool = True
     byte_level: bool = True
+    has_merges: bool = True
     whole_newlines: bool = False
 
 
@@ -65,9 +67,7 @@ _EXAONE_MOE = (
     rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}](?:[\p{{L}}\p{{M}}]| [\p{{L}}])*|[\p{{N}}]"
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|{_LINES_AND_SPACES}"
 )
-_SIGN_OR_WORD = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
-)
+_SIGN_OR_WORD = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
 _DEEPSEEK3 = rf"{_SIGN_OR_WORD}[\r\n]*|{_LINES_AND_SPACES}"
 _SPARK = rf"{_SIGN_OR_WORD}|[\r\n]|{_SPACES}"
 _KIMI = (
@@ -238,7 +238,7 @@ PRETOKENIZERS = {
     "bailingmoe2": _BAILING_MOE,
     "llada-moe": _BAILING_MOE,
     "seed-coder": PreTokenizer((_SEED_CODER,)),
-    "kimi-k2": PreTokenizer((_KIMI,)),
+    "kimi-k2": PreTokenizer((_KIMI,), has_merges=False),
     "ufakzeka": PreTokenizer((_UFAKZEKA,)),
     "afmoe": PreTokenizer((grouped_digits, _SOUTH_EAST_ASIAN, _DEEPSEEK3)),
     "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2)),

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 from edge_spec.errors import Closed
+from edge_spec.memory.usage import trim_heap
 from edge_spec.models.gguf.header import GGUFHeader
-from edge_spec.models.gguf_tokenizer.merging import merged
+from edge_spec.models.gguf_tokenizer.merging import by_place, by_score, merged
 from edge_spec.models.gguf_tokenizer.special_tokens import SpecialTokens
 from edge_spec.models.gguf_tokenizer.splitting import Splitter
 from edge_spec.models.gguf_tokenizer.vocabulary import (
@@ -51,6 +52,8 @@ class GGUFTokenizer(KnownTokens):
         self._is_byte_level = splits is not None and splits.byte_level
         self._word_ids = lru_cache(_REMEMBERED_WORDS)(self._read_word)
         self._joints = None if self._is_byte_level else _joints(vocabulary)
+        # Tables that were in use while they grew.
+        trim_heap()
 
     @property
     def _vocabulary(self) -> GGUFVocabulary:
@@ -120,21 +123,14 @@ class GGUFTokenizer(KnownTokens):
             if whole is not None:
                 return (whole,)
         found: list[int] = []
-        for part in merged(parts, self._rank if splits is not None else self._score):
+        order = by_place(vocabulary.merges) if splits is not None else by_score(ids, vocabulary.scores)
+        for part in merged(parts, order):
             token = ids.get(part)
             if token is not None:
                 found.append(token)
             else:
                 found += self._bytes_of(part)
         return tuple(found)
-
-    def _rank(self, left: bytes, right: bytes) -> int | None:
-        return self._vocabulary.merges.get(left + b" " + right)
-
-    def _score(self, left: bytes, right: bytes) -> float | None:
-        vocabulary = self._vocabulary
-        token = vocabulary.ids.get(left + right)
-        return None if token is None else -vocabulary.scores[token]
 
     def _bytes_of(self, part: bytes) -> list[int]:
         """Return the tokens of the bytes of what is no token."""
@@ -144,7 +140,9 @@ class GGUFTokenizer(KnownTokens):
             return [ids[letter] for byte in part if (letter := bytes([byte])) in ids]
         found = [ids.get(b"<0x%02X>" % byte, -1) for byte in part]
         if vocabulary.splits is None:
-            found = [ids.get(bytes([byte]), -1) if token < 0 else token for byte, token in zip(part, found, strict=True)]
+            found = [
+                ids.get(bytes([byte]), -1) if token < 0 else token for byte, token in zip(part, found, strict=True)
+            ]
             if -1 in found:
                 return [vocabulary.unknown] if vocabulary.unknown >= 0 else []
         return [token for token in found if token >= 0]

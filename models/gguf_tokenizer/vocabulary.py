@@ -6,7 +6,7 @@ ends of replies would change texts.
 
 from __future__ import annotations
 
-import math
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from edge_spec.models.gguf_tokenizer.pretokenizers import PRETOKENIZERS, PreToke
 __all__ = [
     "BYTE",
     "CONTROL",
+    "KINDS",
     "NORMAL",
     "SPACE",
     "UNKNOWN",
@@ -27,6 +28,9 @@ __all__ = [
     "GGUFVocabulary",
     "is_known_vocabulary",
 ]
+
+KINDS = ("gpt2", "llama", "gemma4")
+"""The kinds of vocabularies that are read here. One of ``gpt2`` may cut texts into words in a way that is not known."""
 
 UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE = (1 << bit for bit in range(6))
 """What a token is; more than one of these may be true of it."""
@@ -47,9 +51,48 @@ _ENDS = frozenset(
 """Tokens that end a reply wherever a vocabulary has them, and are control tokens whatever it says."""
 
 _FILL_IN = (
-    (("fim_pre", "prefix"), ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"), False),
-    (("fim_suf", "suffix"), ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"), False),
-    (("fim_mid", "middle"), ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"), False),
+    (
+        ("fim_pre", "prefix"),
+        (
+            "<|fim_prefix|>",
+            "<fim-prefix>",
+            "<fim_prefix>",
+            "<｜fim▁begin｜>",
+            "<PRE>",
+            "▁<PRE>",
+            "<|code_prefix|>",
+            "<|prefix|>",
+        ),
+        False,
+    ),
+    (
+        ("fim_suf", "suffix"),
+        (
+            "<|fim_suffix|>",
+            "<fim-suffix>",
+            "<fim_suffix>",
+            "<｜fim▁hole｜>",
+            "<SUF>",
+            "▁<SUF>",
+            "<|code_suffix|>",
+            "<|suffix|>",
+        ),
+        False,
+    ),
+    (
+        ("fim_mid", "middle"),
+        (
+            "<|fim_middle|>",
+            "<fim-middle>",
+            "<fim_middle>",
+            "<｜fim▁end｜>",
+            "<MID>",
+            "▁<MID>",
+            "<|code_middle|>",
+            "<|middle|>",
+        ),
+        False,
+    ),
     (("fim_pad",), ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"), True),
     (("fim_rep",), ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"), True),
     (("fim_sep",), ("<|file_sep|>",), True),
@@ -70,7 +113,9 @@ T = TypeVar("T", str, bool, int)
 def is_known_vocabulary(header: GGUFHeader) -> bool:
     """Return whether a file has one of the kinds of vocabularies that are read here."""
     kind = header.metadata.get(f"{_PREFIX}model")
-    return kind in ("llama", "gemma4") or (kind == "gpt2" and header.metadata.get(f"{_PREFIX}pre", "") in PRETOKENIZERS)
+    pre = header.metadata.get(f"{_PREFIX}pre", "")
+    # What is no text is refused when it is read.
+    return kind in KINDS and (kind != "gpt2" or not isinstance(pre, str) or pre in PRETOKENIZERS)
 
 
 class GGUFVocabulary:
@@ -101,7 +146,6 @@ class GGUFVocabulary:
         pre = "gemma4" if kind == "gemma4" else self._value("pre", "")
         self.splits: PreTokenizer | None = None if self.has_scores else PRETOKENIZERS[pre]
         self._read_tokens()
-        self.merges = {} if self.splits is None else self._read_merges(pre)
         self._read_facts(kind)
         self._find_ends()
         self._find_strips(pre)
@@ -116,7 +160,7 @@ class GGUFVocabulary:
         found = self._header.metadata.get(_PREFIX + key, default)
         if type(found) is not type(default):
             raise self._refused(f"{_PREFIX}{key} is of another type")
-        return found  # type: ignore[return-value]  # as was checked
+        return found
 
     def _array(self, key: str, *kinds: int) -> GGUFArray | None:
         found = self._header.metadata.get(_PREFIX + key)
@@ -130,20 +174,26 @@ class GGUFVocabulary:
         tokens = self._array("tokens", STRING)
         if tokens is None or not tokens.length:
             raise self._refused("it has no tokens")
-        self.texts = [text or f"[EMPTY_{n}]".encode() for n, text in enumerate(tokens.texts())]
-        self.ids = {text: n for n, text in enumerate(self.texts)}
+        merges = self._array("merges", STRING) if self.splits is not None else None
+        if merges is None and self.splits is not None and self.splits.has_merges:
+            raise self._refused("it has no merges")
+        self.texts = [text or f"[EMPTY_{n}]".encode() for n, text in enumerate(_up_to_zero(tokens))]
+        # Ids and places of merges are the same objects.
+        numbers = [*range(max(tokens.length, merges.length if merges is not None else 0))]
+        self.ids = dict(zip(self.texts, numbers, strict=False))
         if len(self.ids) < len(self.texts):
             again = next(text for n, text in enumerate(self.texts) if self.ids[text] != n)
             raise self._refused(f"the token {again[:64].decode(errors='replace')!r} occurs twice")
+        self.merges = _ranks(merges, numbers) if merges is not None else {}
         types = self._numbers("token_type", _INT32)
         self.kinds = bytearray([NORMAL]) * len(self.texts)
         if types is not None:
             known = np.where((types < 0) | (types >= len(_BY_TYPE)), 0, types)
             self.kinds = bytearray(np.frombuffer(_BY_TYPE, np.uint8)[known].tobytes())
         scores = self._numbers("scores", _FLOAT32, _INT32) if self.has_scores else None
-        self.scores = np.zeros(len(self.texts), np.float32) if scores is None else scores.astype(np.float32)
-        if np.isnan(self.scores).any():
-            raise self._refused(f"the score of token {int(np.isnan(self.scores).argmax())} is not a number")
+        self.scores = array("f", bytes(4 * len(self.texts)) if scores is None else scores.astype("<f4").tobytes())
+        if scores is not None and np.isnan(scores).any():
+            raise self._refused(f"the score of token {int(np.isnan(scores).argmax())} is not a number")
 
     def _numbers(self, key: str, *kinds: int) -> np.ndarray | None:
         found = self._array(key, *kinds)
@@ -152,19 +202,6 @@ class GGUFVocabulary:
         if found.length < len(self.texts):
             raise self._refused(f"{_PREFIX}{key} has {found.length} numbers for {len(self.texts)} tokens")
         return np.frombuffer(found.raw(), f"<{VALUE_TYPES[found.element_type]}")[: len(self.texts)]
-
-    def _read_merges(self, pre: str) -> dict[bytes, int]:
-        found = self._array("merges", STRING)
-        if found is None:
-            if pre == "kimi-k2":
-                return {}
-            raise self._refused("it has no merges")
-        merges = {merge: n for n, merge in enumerate(found.texts())}
-        if len(merges) < found.length:
-            merges.clear()
-            for n, merge in enumerate(found.texts()):
-                merges.setdefault(merge, n)
-        return merges
 
     def _token(self, key: str, default: int) -> int:
         """Return the token that a key names; the default where there is no such token."""
@@ -234,3 +271,18 @@ class GGUFVocabulary:
         elif "modern-bert" in name:
             before.update(self._named(["[MASK]"]))
         self.takes_before, self.takes_behind = frozenset(before), frozenset(behind)
+
+
+def _ranks(merges: GGUFArray, numbers: list[int]) -> dict[bytes, int]:
+    """Return the place of each merge; the first where one occurs twice."""
+    found = dict(zip(_up_to_zero(merges), numbers, strict=False))
+    if len(found) < merges.length:
+        found.clear()
+        for merge, n in zip(_up_to_zero(merges), numbers, strict=False):
+            found.setdefault(merge, n)
+    return found
+
+
+def _up_to_zero(array: GGUFArray) -> Iterator[bytes]:
+    """Yield texts up to their first zero byte, where llama.cpp takes them to end."""
+    return (text if b"\0" not in text else text.partition(b"\0")[0] for text in array.texts())
