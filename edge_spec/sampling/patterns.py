@@ -1,8 +1,8 @@
 """Regular expressions of JSON schemas, written as llguidance reads them as meant.
 
 Schemas have ECMA's dialect, libraries of Python read them in Python's, and llguidance reads Rust's. What is written
-here allows a text only where both dialects do: ``\\d`` is a digit of ASCII, ``\\D`` is no digit of any script. What they
-do not both have, or llguidance cannot keep, is refused by name.
+here allows a text only where both dialects do: ``\\d`` is a digit of ASCII, ``\\D`` is no digit of any script. What
+they do not both have, or llguidance cannot keep, is refused by name.
 
 No class has the character U+0000: where llguidance finds all control characters in a class it lets every escape of JSON
 stand for it, those of the quote and of the backslash included.
