@@ -150,6 +150,8 @@ class ChatFields(ReplyFields):
     tool_choice: Literal["none", "auto", "required"] | ChoiceFields = "auto"
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
     @property
     def limit(self) -> int | None:

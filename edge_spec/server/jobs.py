@@ -126,7 +126,14 @@ class JobMaker:
         functions = _callable(asked)
         tools = [declared(tool.function) for tool in asked.tools] if asked.tool_choice != "none" else []
         messages = template_messages(asked.messages)
-        text, syntax = chat_prompt(self._model.prompts, messages, tools, asked.chat_template_kwargs)
+        text, syntax = chat_prompt(
+            self._model.prompts,
+            messages,
+            tools,
+            asked.chat_template_kwargs,
+            answer=asked.add_generation_prompt is not False,
+            continues=_continues(asked),
+        )
         # Before anything that takes longer the larger the request is.
         tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
         marks = marks_of(self._model.prompts.chat_template or "")
@@ -273,6 +280,17 @@ def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[s
     if isinstance(prompt[0], int):
         return [[token for token in prompt if isinstance(token, int)]]
     return [each for each in prompt if not isinstance(each, int)]
+
+
+def _continues(asked: ChatFields) -> bool:
+    """Return whether the last message is to be continued."""
+    last, place = asked.messages[-1], f"messages[{len(asked.messages) - 1}]"
+    if asked.continue_final_message:
+        if asked.add_generation_prompt:
+            raise bad_value("add_generation_prompt", "it begins another message; leave it out, or set it to false")
+        if last.role != "assistant" or last.tool_calls or not last.content:
+            raise bad_value("continue_final_message", f"{place} must be the assistant's, with a text to continue")
+    return asked.continue_final_message
 
 
 def _callable(asked: ChatFields) -> list[FunctionFields]:
