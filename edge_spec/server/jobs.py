@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from edge_spec.server.fields import (
     MAX_CHOICES,
     MAX_TOLD,
     TOLD_BYTES,
+    AllowedChoiceFields,
     ChatFields,
     ChoiceFields,
     CompletionFields,
@@ -144,7 +146,7 @@ class JobMaker:
         grammar = wanted.grammar if wanted is not None else None
         notices: list[str] = []
         if functions:
-            is_required = asked.tool_choice != "auto"
+            is_required = _must_call(asked)
             # Where the answer is free it may begin with a thought, whatever the template knows.
             template = self._model.prompts.chat_template or ""
             is_free = not is_required and grammar is None
@@ -219,9 +221,9 @@ class JobMaker:
         options: ReplyKeywords = {
             **self._settings.sampling,  # type: ignore[typeddict-item]
             **self._passed(asked, body),
-            "max_tokens": asked.limit or self._settings.max_tokens,
+            "max_tokens": asked.limit(self._settings.max_tokens),
             "stop": asked.stop,
-            "seed": asked.seed,
+            "seed": asked.own_seed,
             "grammar": grammar,
             "logprobs": logprobs,
             "reuse": True,
@@ -243,7 +245,7 @@ class JobMaker:
         if (left := self._ledger.left_bytes) is not None:
             most = min(most, left // TOLD_BYTES)
         n_replies = len(prompts) * asked.n
-        limit = asked.limit or self._settings.max_tokens or self._model.n_ctx
+        limit = asked.limit(self._settings.max_tokens) or self._model.n_ctx
         n_tokens = min(limit, self._model.n_ctx - min(map(len, prompts)))
         if n_replies * n_tokens * (1 + n_top) > most:
             raise bad_value(
@@ -255,7 +257,12 @@ class JobMaker:
 
     def _passed(self, asked: ReplyFields, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a request that are passed on under their own names."""
-        values = {_PASSED[field]: value for field, value in body.items() if field in _PASSED and value is not None}
+        given = {name: value for name, value in body.items() if name in _PASSED and value is not None}
+        for name, value in given.items():
+            if wanted := REPLY_OPTIONS[_PASSED[name]].wanted_instead(value):
+                shown = json.dumps(value, ensure_ascii=False)[:64]
+                raise ApiError(400, f"{name} is {shown} and must be {wanted.lower()}", code="invalid_value", param=name)
+        values: dict[str, Any] = {_PASSED[name]: value for name, value in given.items()}
         if values.get("top_p") == 0:
             # OpenAI's way to ask for the best token alone.
             values["top_p"] = sys.float_info.min
@@ -276,7 +283,7 @@ def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[s
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise PromptError("it is empty", hint="give some text to continue")
+        raise bad_value("prompt", "it is empty; give some text to continue")
     if isinstance(prompt[0], int):
         return [[token for token in prompt if isinstance(token, int)]]
     return [each for each in prompt if not isinstance(each, int)]
@@ -293,6 +300,12 @@ def _continues(asked: ChatFields) -> bool:
     return asked.continue_final_message
 
 
+def _must_call(asked: ChatFields) -> bool:
+    """Return whether the answer has to be a call."""
+    choice = asked.tool_choice
+    return choice.allowed_tools.mode == "required" if isinstance(choice, AllowedChoiceFields) else choice != "auto"
+
+
 def _callable(asked: ChatFields) -> list[FunctionFields]:
     """Return the functions that may be called."""
     functions = [tool.function for tool in asked.tools]
@@ -301,10 +314,14 @@ def _callable(asked: ChatFields) -> list[FunctionFields]:
     if len(set(names)) < len(names):
         raise bad_value("tools", "two functions have the same name; rename one")
     choice = asked.tool_choice
-    if isinstance(choice, ChoiceFields):
-        functions = [function for function in functions if function.name == choice.function.name]
-        if not functions:
-            raise bad_value("tool_choice", "it names a function that is not among tools")
+    if isinstance(choice, ChoiceFields | AllowedChoiceFields):
+        is_one = isinstance(choice, ChoiceFields)
+        chosen = [choice] if isinstance(choice, ChoiceFields) else choice.allowed_tools.tools
+        named = {each.function.name for each in chosen}
+        functions = [function for function in functions if function.name in named]
+        if len(functions) < len(named) or not named:
+            place = "tool_choice" if is_one else "tool_choice.allowed_tools.tools"
+            raise bad_value(place, "it names a function that is not among tools" if named else "it names no function")
     elif choice == "required" and not functions:
         raise bad_value("tool_choice", "a call is required, but there are no tools")
     return functions if choice != "none" else []
