@@ -19,6 +19,7 @@ __all__ = [
     "ChatFields",
     "ChoiceFields",
     "CompletionFields",
+    "Fields",
     "FunctionFields",
     "MessageFields",
     "ReplyFields",
@@ -131,7 +132,7 @@ class ToolFields(Fields):
 
 class CalledFields(Fields):
     name: str
-    arguments: str = "{}"
+    arguments: str | dict[str, Any] = "{}"
 
 
 class CallFields(Fields):
@@ -200,7 +201,7 @@ class ChatFields(ReplyFields):
     continue_final_message: bool = False
 
 
-F = TypeVar("F", bound=ReplyFields)
+F = TypeVar("F", bound=Fields)
 
 
 def parse(kind: type[F], body: Mapping[str, Any]) -> F:

@@ -15,7 +15,7 @@ from edge_spec.generation.thoughts import marks_of
 from edge_spec.memory import Ledger
 from edge_spec.model import TextModel
 from edge_spec.sampling.lark import Lark
-from edge_spec.server.answer_formats import WantedFormat, require_short, wanted_format
+from edge_spec.server.answer_formats import CONSTRAINTS, WantedFormat, require_short, wanted_format
 from edge_spec.server.answers import AnswerParser
 from edge_spec.server.call_grammar import after_thought, calls_grammar, in_answer, schema_of
 from edge_spec.server.call_syntax import CallSyntax
@@ -34,6 +34,7 @@ from edge_spec.server.fields import (
 )
 from edge_spec.server.messages import template_messages
 from edge_spec.server.settings import ServerSettings
+from edge_spec.server.unknown_fields import notices_of
 
 __all__ = ["Job", "JobMaker"]
 
@@ -59,6 +60,7 @@ class Job:
         calls_alone: whether an answer is calls or none: the form of any other one is given.
         token_events: whether the response tells who had guessed each token.
         notices: sentences about the request that its sender should see.
+        n_schemas_not_kept: how many of them are about schemas of tools.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -70,6 +72,7 @@ class Job:
     calls_alone: bool = False
     token_events: bool = False
     notices: Sequence[str] = ()
+    n_schemas_not_kept: int = 0
 
     @property
     def tells_tokens(self) -> bool:
@@ -107,6 +110,7 @@ class JobMaker:
         """Continue texts as they are, like ``edge-spec run --raw``."""
         unknown = {"echo": asked.echo, "suffix": asked.suffix, "best_of": asked.best_of not in (None, asked.n)}
         _refuse(name for name, is_asked in unknown.items() if is_asked)
+        _refuse(name for name in CONSTRAINTS if body.get(name) is not None)
         given = _prompts_of(asked.prompt)
         if len(given) * asked.n > MAX_CHOICES:
             raise bad_value("n", f"{len(given) * asked.n} replies at once; ask for at most {MAX_CHOICES}")
@@ -123,6 +127,7 @@ class JobMaker:
     def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
         """Answer messages."""
         _refuse(name for name in ("functions", "function_call") if body.get(name))
+        _refuse(name for name in CONSTRAINTS if body.get(name) is not None)
         if asked.top_logprobs and not asked.logprobs:
             raise bad_value("top_logprobs", "needs logprobs to be true")
         functions = _callable(asked)
@@ -173,7 +178,8 @@ class JobMaker:
             syntax=syntax if functions else None,
             schemas=schemas,
             calls_alone=wanted is not None,
-            notices=notices,
+            notices=[*notices, *job.notices],
+            n_schemas_not_kept=len(notices),
         )
 
     def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
@@ -237,6 +243,7 @@ class JobMaker:
             asked=options,
             plainly=asked.speculation == "off",
             token_events=asked.token_events,
+            notices=notices_of(body, (*type(asked).model_fields, *_PASSED)),
         )
 
     def _require_room(self, asked: ReplyFields, prompts: Sequence[tuple[int, ...]], n_top: int) -> None:

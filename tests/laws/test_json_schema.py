@@ -137,7 +137,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "string", "format": []}, r"at #/format: \[\] is not a text"),
     ({"propertyNames": {"pattern": []}}, r"at #/propertyNames/pattern: \[\] is not a text"),
     ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength .3. is greater than maxLength .2."),
-    ({"type": "array", "minItems": None}, "at #/minItems: None is not"),
+    ({"type": "array", "minItems": None}, "at #/minItems: null is not"),
     ({"type": "array", "maxItems": -1}, "at #/maxItems: -1 is not"),
     ({"enum": []}, "at #/enum: it must be a list of at least one value"),
     ({"enum": [1], "type": "string"}, "cannot be kept: Unsatisfiable schema: incompatible types"),
@@ -155,7 +155,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"oneOf": [{"enum": [1]}, {"type": [1, {}], "required": ["a"]}]}, "at #/oneOf: alternatives 0 and 1 may overlap"),
     ({"allOf": [{"type": "string"}, {"type": "null"}]}, "cannot be kept: Unsatisfiable schema: incompatible types"),
     ({"$ref": "other.json"}, 'at #/.ref: "other.json" is not within the schema'),
-    ({"$ref": "#/$defs/x"}, "at #/.ref: '#/.defs/x' does not exist"),
+    ({"$ref": "#/$defs/x"}, 'at #/.ref: "#/.defs/x" does not exist'),
     ({"$ref": "#"}, "cannot be kept: it allows nothing"),
     ({"type": "number", "maximum": float("inf")}, "at #/maximum: the bound Infinity"),
     ({"type": "object", "propertyNames": True}, "at #/propertyNames: not a schema"),
@@ -164,7 +164,7 @@ REFUSED: list[tuple[Any, str]] = [
     ('{"items":' * 3000 + "{}" + "}" * 3000, "nested too deep|not JSON"),
     ({"type": "object", "minProperties": 2}, "at #/minProperties: more than 1"),
     ({"if": {}}, "at #/if: the keyword if is not supported"),
-    ({"required": ["a"], "additionalProperties": False}, "'a' is required and not allowed"),
+    ({"required": ["a"], "additionalProperties": False}, '"a" is required and not allowed'),
 ]
 
 

@@ -188,7 +188,7 @@ def test_what_is_too_large_is_refused_and_the_client_is_told(serve: Callable[...
 
 
 def test_addresses_that_are_not_there(served: Any) -> None:
-    for path in ("/v1/nothing", "/../../etc/passwd", "/%2e%2e/x", "/v1/models/../../x", "/v1/chat/completions/"):
+    for path in ("/v1/nothing", "/../../etc/passwd", "/%2e%2e/x", "/v1/models/../../x", "/v1/chat/completion"):
         found = httpx2.get(served.url + path)
         assert found.status_code == 404
         assert found.json()["error"]["message"]
