@@ -268,6 +268,12 @@ def test_an_answer_tells_its_speed_up_where_it_was_drafted(served: Any) -> None:
     assert all((speed is not None and 0 < speed < 20) == drafted for drafted, speed in speeds)
     assert served.chat(extra_body={"speculation": "off"}).model_extra["edge_spec"]["speed_up"] is None
     assert served.chat(n=2).model_extra["edge_spec"]["speed_up"] is None
+    # The time of grammars and log probabilities is not that of drafts.
+    schema = {"properties": {"a long name": {"const": "and a long text"}}, "required": ["a long name"]}
+    for fields in ({"extra_body": {"json_schema": schema}, "max_tokens": 60}, {"logprobs": True, "max_tokens": 60}):
+        told = [served.chat(seed=seed, **fields) for seed in range(4)]
+        assert any(answer.usage.drafted_tokens for answer in told)
+        assert all(answer.model_extra["edge_spec"]["speed_up"] is None for answer in told)
 
 
 def test_an_answer_that_was_cut_is_continued(served: Any) -> None:
