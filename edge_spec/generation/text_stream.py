@@ -28,7 +28,8 @@ class TextStream:
     """Turns the bytes of tokens into text, holding back what may still become something else.
 
     Held back are bytes that are not a whole character yet, and text that may be the beginning of a stop string.
-    Bytes that can be no character become U+FFFD.
+    Bytes that can be no character become U+FFFD. A text that ends within a character ends before it: what continues the
+    text shows it.
 
     Args:
         stop: strings that end the text; what precedes the first one to be completed is kept, it and all after
@@ -46,9 +47,8 @@ class TextStream:
         return self._release(self._decoder.decode(piece))
 
     def finish(self) -> str:
-        """No more tokens come; returns all that was held back."""
-        text = self._release(self._decoder.decode(b"", final=True)) + self._held
-        self._held = ""
+        """No more tokens come; returns the text that was held back."""
+        text, self._held = self._held, ""
         return text
 
     def _release(self, text: str) -> str:

@@ -137,11 +137,11 @@ class _Rewriter:
             if keyword not in KEYWORDS:
                 _fail(at, f"the keyword {keyword} is not supported")
             if keyword in _BOUNDS and not (_is_number(value) and abs(value) < _EXACT):
-                _fail(at, f"the bound {written(value)} is not a number below 2**53", "round it")
+                _fail(at, f"the bound {_shown(value)} is not a number below 2**53", "round it")
             if keyword in _COUNTS and not (type(value) is int and 0 <= value <= _MAX_COUNT):
-                _fail(at, f"{written(value)} is not a whole number from 0 to {_MAX_COUNT}", "choose one")
+                _fail(at, f"{_shown(value)} is not a whole number from 0 to {_MAX_COUNT}", "choose one")
             if keyword in _TEXTS and not isinstance(value, str):
-                _fail(at, f"{str(value)[:64]!r} is not a text", "write it as one")
+                _fail(at, f"{_shown(value)} is not a text", "write it as one")
             write = getattr(self, f"_{keyword.strip('$').lower()}", None)
             made |= write(value, at) if write is not None else {keyword: value}
         if "propertyNames" in known:
@@ -151,7 +151,7 @@ class _Rewriter:
         if made.get("additionalProperties") is False and not made.get("patternProperties"):
             stray = [name for name in made.get("required", ()) if name not in made.get("properties", {})]
             if stray and "additionalProperties" in known:
-                _fail(f"{place}/required", f"{stray[0]!r} is required and not allowed", "add it to properties")
+                _fail(f"{place}/required", f"{_shown(stray[0])} is required and not allowed", "add it to properties")
             made |= {"properties": made.get("properties", {}) | dict.fromkeys(stray, True)} if stray else {}
         return made
 
@@ -173,11 +173,11 @@ class _Rewriter:
 
     def _ref(self, reference: Any, place: str) -> dict[str, Any]:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            _fail(place, f"{reference!r} is not within the schema", "copy what it names into $defs")
+            _fail(place, f"{_shown(reference)} is not within the schema", "copy what it names into $defs")
         if reference not in self._references:
             target = found_in(self._schema, reference)
             if target is None:
-                _fail(place, f"{reference!r} does not exist", "correct the reference")
+                _fail(place, f"{_shown(reference)} does not exist", "correct the reference")
             name = self._references[reference] = f"d{len(self._references)}"
             self._definitions[name] = self._of(target, reference)
         return {"$ref": f"#/$defs/{self._references[reference]}"}
@@ -317,6 +317,12 @@ def _pattern(pattern: str, place: str) -> str:
         _fail(place, f"the pattern {pattern[:64]!r} has {error}", "write it otherwise")
 
 
+def _shown(value: Any) -> str:
+    """Return a value as the schema has it."""
+    # Python refuses to write whole numbers of thousands of digits.
+    return written(value) if type(value) is int else json.dumps(value, ensure_ascii=False)[:64]
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
 
@@ -331,7 +337,7 @@ def _require_exact(value: Any, place: str) -> None:
         if not _is_number(value):
             _fail(place, "a number in it is infinite, no number, or too long for JSON", "write a finite number")
         if abs(value) >= _EXACT or (isinstance(value, float) and float(f"{value:.15g}") != value):
-            _fail(place, f"{value!r} has more than 15 digits", "round it")
+            _fail(place, f"{_shown(value)} has more than 15 digits", "round it")
 
 
 def _joins(schema: Any) -> bool:

@@ -1,8 +1,8 @@
 """Regular expressions of JSON schemas, written as llguidance reads them as meant.
 
-Schemas have ECMA's dialect, libraries of Python read them in Python's, and llguidance reads Rust's. What is written here
-allows a text only where both dialects do: ``\\d`` is a digit of ASCII, ``\\D`` is no digit of any script. What they do not
-both have, or llguidance cannot keep, is refused by name.
+Schemas have ECMA's dialect, libraries of Python read them in Python's, and llguidance reads Rust's. What is written
+here allows a text only where both dialects do: ``\\d`` is a digit of ASCII, ``\\D`` is no digit of any script. What
+they do not both have, or llguidance cannot keep, is refused by name.
 
 No class has the character U+0000: where llguidance finds all control characters in a class it lets every escape of JSON
 stand for it, those of the quote and of the backslash included.
@@ -161,7 +161,7 @@ class _Pattern:
         return _written(found_escape) if isinstance(found_escape, int) else f"[{found_escape[0]}]", False
 
     def _escape(self, *, in_class: bool = False) -> int | tuple[str, str]:
-        """Read what follows a backslash: a character, or those that belong to a class in both dialects and in either."""
+        """Read what follows a backslash: a character, or a class, as both dialects have it and as either has it."""
         if self._place == len(self._pattern):
             raise ValueError("a backslash at its end")
         codes = [found for code in _CODES if (found := self._take(code)) is not None]

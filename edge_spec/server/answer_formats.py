@@ -14,7 +14,10 @@ from edge_spec.sampling.lark import Lark
 from edge_spec.server.errors import ApiError, bad_value, in_fields
 from edge_spec.server.fields import MAX_GRAMMAR, MAX_SCHEMAS, ReplyFields
 
-__all__ = ["WantedFormat", "require_short", "wanted_format"]
+__all__ = ["CONSTRAINTS", "WantedFormat", "require_short", "wanted_format"]
+
+CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "regex", "ebnf")
+"""Fields of other servers that say what may be written, and are not offered."""
 
 _ANY_OBJECT = {"type": "object"}
 

@@ -215,11 +215,17 @@ def _usage(work: Work, job: Job) -> dict[str, Any]:
 
 def _own_fields(work: Work, prepared: Prepared) -> dict[str, Any]:
     """Return what OpenAI's form has no place for: the seed that was drawn, times, how much faster the only answer was
-    for its drafts, as far as is known, and what the user should know."""
+    for its drafts, as far as is known, and what the user should know.
+
+    Plain rounds are measured without a grammar and without log probabilities, whose time they would take as well: the
+    times of such an answer are not compared with them.
+    """
+    asked = prepared.job.asked
+    is_like_plain = len(work.answers) == 1 and asked.get("grammar") is None and asked.get("logprobs") is None
     done = [answer.statistics for answer in work.answers]
     return {
         "seed": work.answers[0].settings.seed,
         "timings": [each.timings() for each in done],
-        "speed_up": prepared.model.speed_up(done[0]) if len(done) == 1 else None,
+        "speed_up": prepared.model.speed_up(done[0]) if is_like_plain else None,
         "notices": [*prepared.job.notices, *(work.replies.notices if work.replies is not None else ())],
     }

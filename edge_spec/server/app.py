@@ -25,14 +25,18 @@ from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.fields import ChatFields, CompletionFields
 from edge_spec.server.metrics import CONTENT_TYPE
 from edge_spec.server.pages import page_routes
+from edge_spec.server.paths import UsualPaths
 from edge_spec.server.request_log import GONE, RequestLog, record_of, refused
 from edge_spec.server.security import Gate
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
 from edge_spec.server.streaming import EventStream, JsonPieces, unless_gone
+from edge_spec.server.tokenizing import detokenized, tokenized
 from edge_spec.server.writing import Work
 
 __all__ = ["make_app"]
+
+_LONGEST_PATH = 200
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -56,17 +60,21 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
     routes = [
         _route("POST", "/v1/chat/completions", partial(_write, kind=ChatFields)),
         _route("POST", "/v1/completions", partial(_write, kind=CompletionFields)),
+        _route("POST", "/tokenize", partial(_convert, make=tokenized)),
+        _route("POST", "/detokenize", partial(_convert, make=detokenized)),
         _route("GET", "/v1/models", _models),
         _route("GET", "/v1/models/{name:path}", _model),
         _route("GET", "/health", _health),
         _route("GET", "/metrics", _metrics),
         *page_routes(),
     ]
-    middleware = [Middleware(RequestLog, paths=[route.path for route in routes])]
+    paths = [route.path for route in routes]
+    middleware = [Middleware(UsualPaths, paths=paths), Middleware(RequestLog, paths=paths)]
     if settings.allowed_origins:
         # Outside of the gate: a page that may ask may also read why it was refused.
         origins = [origin.rstrip("/") for origin in settings.allowed_origins]
-        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
+        anything: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"], "allow_private_network": True}
+        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, **anything))
     middleware.append(Middleware(Gate, settings=settings))
     app = Starlette(
         routes=routes,
@@ -107,7 +115,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
             with service.queue.join() as ticket:
                 prepared = await unless_gone(request.receive, service.prepare(kind, raw, lent))
                 work = service.begin(ticket, prepared)
-    record.summary = lambda: _summary(work, len(prepared.job.notices))
+    record.summary = lambda: _summary(work, prepared.job.n_schemas_not_kept)
     if prepared.is_stream:
         record.is_stream = True
         return EventStream(chunks(work, prepared), service.settings, deadline, record, work.given_up, work.close)
@@ -124,14 +132,22 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
     return JsonPieces(pieces, deadline + service.settings.last_words_s, work.close)
 
 
-def _summary(work: Work, n_notices: int) -> str:
+def _summary(work: Work, n_not_kept: int) -> str:
     """Return what has been read and written, and how many schemas are not kept, for the log."""
     done = [answer.statistics for answer in work.answers]
     n_read, n_written, n_drafted, n_accepted = (
         sum(getattr(each, name) for each in done) for name in ("prompt_tokens", "tokens", "drafted", "accepted")
     )
-    noticed = f", schemas of tools not kept: {n_notices}" if n_notices else ""
+    noticed = f", schemas of tools not kept: {n_not_kept}" if n_not_kept else ""
     return f", {n_read} tokens read, {n_written} written, {n_accepted} of {n_drafted} drafted ones accepted{noticed}"
+
+
+async def _convert(request: Request, make: Callable[[TextModel, dict[str, Any]], Any]) -> Response:
+    service: Service = request.app.state.service
+    async with asyncio.timeout(service.settings.timeout_s):
+        with Loan(service.ledger, "memory for requests") as lent:
+            raw = await service.bodies.read(request, lent)
+            return JSONResponse(await unless_gone(request.receive, service.convert(make, raw, lent)))
 
 
 async def _models(request: Request) -> Response:
@@ -149,7 +165,7 @@ def _described(service: Service) -> dict[str, Any]:
     return {
         "id": service.settings.name,
         "object": "model",
-        "created": 0,
+        "created": service.started,
         "owned_by": "edge-spec",
         "context_length": model.n_ctx,
         "sampling": _sampling(service),
@@ -180,7 +196,8 @@ async def _not_found(request: Request, error: Exception) -> Response:
             request, ApiError(405, f"ask this address with {headers['Allow']}", code="wrong_method", headers=headers)
         )
     if status == 404:
-        message = "there is nothing at this address; chat completions are at /v1/chat/completions"
+        path = ascii(request.scope["path"])[1:-1][:_LONGEST_PATH]
+        message = f"there is nothing at {path}; chat completions are at /v1/chat/completions"
         return refused(request, ApiError(404, message, code="unknown_url", headers=headers))
     return refused(request, ApiError(status, "the request cannot be answered", headers=headers))
 

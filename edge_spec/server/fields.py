@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from edge_spec.server.errors import bad_value
 
@@ -15,8 +15,11 @@ __all__ = [
     "MAX_SCHEMAS",
     "MAX_TOLD",
     "TOLD_BYTES",
+    "AllowedChoiceFields",
     "ChatFields",
+    "ChoiceFields",
     "CompletionFields",
+    "Fields",
     "FunctionFields",
     "MessageFields",
     "ReplyFields",
@@ -37,13 +40,25 @@ TOLD_BYTES = 96
 MAX_STOPS = 16
 MAX_TOP = 20
 
+_UNLIMITED = _DRAWN = -1
+"""As other servers have it."""
+
+Limit = Literal[-1] | Annotated[int, Field(ge=1)]
+
 _NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
 
 
 class Fields(BaseModel):
-    """Fields that are not known are ignored, as the field does; wrong types are not."""
+    """Fields that are not known are ignored, as the field does; wrong types are not. One that is null is not there."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class StreamFields(Fields):
@@ -66,7 +81,8 @@ class ReplyFields(Fields):
     stream: bool = False
     stream_options: StreamFields = StreamFields()
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Limit | None = None
+    max_completion_tokens: Limit | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] = []
     seed: int | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = {}
@@ -80,9 +96,18 @@ class ReplyFields(Fields):
     token_events: bool = False
 
     @property
-    def limit(self) -> int | None:
-        """The most tokens of a reply."""
-        return self.max_tokens
+    def own_seed(self) -> int | None:
+        """The seed; None for one that is drawn."""
+        return None if self.seed == _DRAWN else self.seed
+
+    def limit(self, otherwise: int | None) -> int | None:
+        """Return the most tokens of a reply; None for as many as fit.
+
+        Args:
+            otherwise: that of a request that says nothing.
+        """
+        limit = self.max_completion_tokens or self.max_tokens or otherwise
+        return None if limit == _UNLIMITED else limit
 
 
 class CompletionFields(ReplyFields):
@@ -107,7 +132,7 @@ class ToolFields(Fields):
 
 class CalledFields(Fields):
     name: str
-    arguments: str = "{}"
+    arguments: str | dict[str, Any] = "{}"
 
 
 class CallFields(Fields):
@@ -141,22 +166,42 @@ class ChoiceFields(Fields):
     function: NamedFields
 
 
+class AllowedFields(Fields):
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[ChoiceFields]
+
+
+class AllowedChoiceFields(Fields):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedFields
+
+
+def _kind_of_choice(given: Any) -> str:
+    """Return the branch of a choice of tools: so only one of them complains."""
+    if not isinstance(given, Mapping | Fields):
+        return "a word"
+    kind = given.get("type") if isinstance(given, Mapping) else getattr(given, "type", None)
+    return "some functions" if kind == "allowed_tools" else "a function"
+
+
 class ChatFields(ReplyFields):
     messages: Annotated[list[MessageFields], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] = 0
     tools: list[ToolFields] = []
-    tool_choice: Literal["none", "auto", "required"] | ChoiceFields = "auto"
+    tool_choice: Annotated[
+        Annotated[Literal["none", "auto", "required"], Tag("a word")]
+        | Annotated[ChoiceFields, Tag("a function")]
+        | Annotated[AllowedChoiceFields, Tag("some functions")],
+        Discriminator(_kind_of_choice),
+    ] = "auto"
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
 
-F = TypeVar("F", bound=ReplyFields)
+F = TypeVar("F", bound=Fields)
 
 
 def parse(kind: type[F], body: Mapping[str, Any]) -> F:
@@ -216,5 +261,5 @@ _WANTED = {
 
 
 def _wanted(error: Any) -> str:
-    sentence = _WANTED.get(error["type"], "is not what OpenAI's API describes here")
-    return sentence.format(**error.get("ctx", {}))
+    sentence = _WANTED.get(error["type"], "is not what OpenAI's API describes here").format(**error.get("ctx", {}))
+    return sentence if " or " in sentence else sentence.replace("must be one of", "must be")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from edge_spec.generation.thoughts import marks_of
 from edge_spec.memory import Ledger
 from edge_spec.model import TextModel
 from edge_spec.sampling.lark import Lark
-from edge_spec.server.answer_formats import WantedFormat, require_short, wanted_format
+from edge_spec.server.answer_formats import CONSTRAINTS, WantedFormat, require_short, wanted_format
 from edge_spec.server.answers import AnswerParser
 from edge_spec.server.call_grammar import after_thought, calls_grammar, in_answer, schema_of
 from edge_spec.server.call_syntax import CallSyntax
@@ -24,6 +25,7 @@ from edge_spec.server.fields import (
     MAX_CHOICES,
     MAX_TOLD,
     TOLD_BYTES,
+    AllowedChoiceFields,
     ChatFields,
     ChoiceFields,
     CompletionFields,
@@ -32,6 +34,7 @@ from edge_spec.server.fields import (
 )
 from edge_spec.server.messages import template_messages
 from edge_spec.server.settings import ServerSettings
+from edge_spec.server.unknown_fields import notices_of
 
 __all__ = ["Job", "JobMaker"]
 
@@ -57,6 +60,7 @@ class Job:
         calls_alone: whether an answer is calls or none: the form of any other one is given.
         token_events: whether the response tells who had guessed each token.
         notices: sentences about the request that its sender should see.
+        n_schemas_not_kept: how many of them are about schemas of tools.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -68,6 +72,7 @@ class Job:
     calls_alone: bool = False
     token_events: bool = False
     notices: Sequence[str] = ()
+    n_schemas_not_kept: int = 0
 
     @property
     def tells_tokens(self) -> bool:
@@ -105,6 +110,7 @@ class JobMaker:
         """Continue texts as they are, like ``edge-spec run --raw``."""
         unknown = {"echo": asked.echo, "suffix": asked.suffix, "best_of": asked.best_of not in (None, asked.n)}
         _refuse(name for name, is_asked in unknown.items() if is_asked)
+        _refuse(name for name in CONSTRAINTS if body.get(name) is not None)
         given = _prompts_of(asked.prompt)
         if len(given) * asked.n > MAX_CHOICES:
             raise bad_value("n", f"{len(given) * asked.n} replies at once; ask for at most {MAX_CHOICES}")
@@ -121,12 +127,20 @@ class JobMaker:
     def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
         """Answer messages."""
         _refuse(name for name in ("functions", "function_call") if body.get(name))
+        _refuse(name for name in CONSTRAINTS if body.get(name) is not None)
         if asked.top_logprobs and not asked.logprobs:
             raise bad_value("top_logprobs", "needs logprobs to be true")
         functions = _callable(asked)
         tools = [declared(tool.function) for tool in asked.tools] if asked.tool_choice != "none" else []
         messages = template_messages(asked.messages)
-        text, syntax = chat_prompt(self._model.prompts, messages, tools, asked.chat_template_kwargs)
+        text, syntax = chat_prompt(
+            self._model.prompts,
+            messages,
+            tools,
+            asked.chat_template_kwargs,
+            answer=asked.add_generation_prompt is not False,
+            continues=_continues(asked),
+        )
         # Before anything that takes longer the larger the request is.
         tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
         marks = marks_of(self._model.prompts.chat_template or "")
@@ -137,7 +151,7 @@ class JobMaker:
         grammar = wanted.grammar if wanted is not None else None
         notices: list[str] = []
         if functions:
-            is_required = asked.tool_choice != "auto"
+            is_required = _must_call(asked)
             # Where the answer is free it may begin with a thought, whatever the template knows.
             template = self._model.prompts.chat_template or ""
             is_free = not is_required and grammar is None
@@ -164,7 +178,8 @@ class JobMaker:
             syntax=syntax if functions else None,
             schemas=schemas,
             calls_alone=wanted is not None,
-            notices=notices,
+            notices=[*notices, *job.notices],
+            n_schemas_not_kept=len(notices),
         )
 
     def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
@@ -212,9 +227,9 @@ class JobMaker:
         options: ReplyKeywords = {
             **self._settings.sampling,  # type: ignore[typeddict-item]
             **self._passed(asked, body),
-            "max_tokens": asked.limit or self._settings.max_tokens,
+            "max_tokens": asked.limit(self._settings.max_tokens),
             "stop": asked.stop,
-            "seed": asked.seed,
+            "seed": asked.own_seed,
             "grammar": grammar,
             "logprobs": logprobs,
             "reuse": True,
@@ -228,6 +243,7 @@ class JobMaker:
             asked=options,
             plainly=asked.speculation == "off",
             token_events=asked.token_events,
+            notices=notices_of(body, (*type(asked).model_fields, *_PASSED)),
         )
 
     def _require_room(self, asked: ReplyFields, prompts: Sequence[tuple[int, ...]], n_top: int) -> None:
@@ -236,7 +252,7 @@ class JobMaker:
         if (left := self._ledger.left_bytes) is not None:
             most = min(most, left // TOLD_BYTES)
         n_replies = len(prompts) * asked.n
-        limit = asked.limit or self._settings.max_tokens or self._model.n_ctx
+        limit = asked.limit(self._settings.max_tokens) or self._model.n_ctx
         n_tokens = min(limit, self._model.n_ctx - min(map(len, prompts)))
         if n_replies * n_tokens * (1 + n_top) > most:
             raise bad_value(
@@ -248,7 +264,12 @@ class JobMaker:
 
     def _passed(self, asked: ReplyFields, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a request that are passed on under their own names."""
-        values = {_PASSED[field]: value for field, value in body.items() if field in _PASSED and value is not None}
+        given = {name: value for name, value in body.items() if name in _PASSED and value is not None}
+        for name, value in given.items():
+            if wanted := REPLY_OPTIONS[_PASSED[name]].wanted_instead(value):
+                shown = json.dumps(value, ensure_ascii=False)[:64]
+                raise ApiError(400, f"{name} is {shown} and must be {wanted.lower()}", code="invalid_value", param=name)
+        values: dict[str, Any] = {_PASSED[name]: value for name, value in given.items()}
         if values.get("top_p") == 0:
             # OpenAI's way to ask for the best token alone.
             values["top_p"] = sys.float_info.min
@@ -269,10 +290,27 @@ def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[s
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise PromptError("it is empty", hint="give some text to continue")
+        raise bad_value("prompt", "it is empty; give some text to continue")
     if isinstance(prompt[0], int):
         return [[token for token in prompt if isinstance(token, int)]]
     return [each for each in prompt if not isinstance(each, int)]
+
+
+def _continues(asked: ChatFields) -> bool:
+    """Return whether the last message is to be continued."""
+    last, place = asked.messages[-1], f"messages[{len(asked.messages) - 1}]"
+    if asked.continue_final_message:
+        if asked.add_generation_prompt:
+            raise bad_value("add_generation_prompt", "it begins another message; leave it out, or set it to false")
+        if last.role != "assistant" or last.tool_calls or not last.content:
+            raise bad_value("continue_final_message", f"{place} must be the assistant's, with a text to continue")
+    return asked.continue_final_message
+
+
+def _must_call(asked: ChatFields) -> bool:
+    """Return whether the answer has to be a call."""
+    choice = asked.tool_choice
+    return choice.allowed_tools.mode == "required" if isinstance(choice, AllowedChoiceFields) else choice != "auto"
 
 
 def _callable(asked: ChatFields) -> list[FunctionFields]:
@@ -283,10 +321,14 @@ def _callable(asked: ChatFields) -> list[FunctionFields]:
     if len(set(names)) < len(names):
         raise bad_value("tools", "two functions have the same name; rename one")
     choice = asked.tool_choice
-    if isinstance(choice, ChoiceFields):
-        functions = [function for function in functions if function.name == choice.function.name]
-        if not functions:
-            raise bad_value("tool_choice", "it names a function that is not among tools")
+    if isinstance(choice, ChoiceFields | AllowedChoiceFields):
+        is_one = isinstance(choice, ChoiceFields)
+        chosen = [choice] if isinstance(choice, ChoiceFields) else choice.allowed_tools.tools
+        named = {each.function.name for each in chosen}
+        functions = [function for function in functions if function.name in named]
+        if len(functions) < len(named) or not named:
+            place = "tool_choice" if is_one else "tool_choice.allowed_tools.tools"
+            raise bad_value(place, "it names a function that is not among tools" if named else "it names no function")
     elif choice == "required" and not functions:
         raise bad_value("tool_choice", "a call is required, but there are no tools")
     return functions if choice != "none" else []

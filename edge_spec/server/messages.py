@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,9 +65,10 @@ def _text(content: str | Sequence[PartFields] | None, param: str) -> str:
     for number, part in enumerate(content):
         text = part.text if part.type == "text" else part.refusal if part.type == "refusal" else None
         if text is None:
+            shown = json.dumps(part.type[:32])
             raise ApiError(
                 400,
-                f"{param}[{number}]: this model reads text only, and this part is {part.type[:32]!r}; send text",
+                f'{param}[{number}].type: {shown} is not read here; send parts of type "text"',
                 code="unsupported_content",
                 param=f"{param}[{number}].type",
             )
@@ -74,7 +76,9 @@ def _text(content: str | Sequence[PartFields] | None, param: str) -> str:
     return "\n".join(texts)
 
 
-def _arguments(text: str, param: str) -> dict[str, Any]:
+def _arguments(text: str | dict[str, Any], param: str) -> dict[str, Any]:
+    if isinstance(text, dict):
+        return text
     try:
         values = parse_json(text or "{}")
     except ValueError:

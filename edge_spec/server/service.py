@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from edge_spec.errors import PromptError
 from edge_spec.memory import Ledger, Loan
@@ -34,6 +37,7 @@ class Service:
         bodies: reads what is asked.
         queue: who waits.
         metrics: what is counted.
+        started: when it began, in seconds of Unix.
         ledger: of the memory for requests, and for what is kept of answers: half of what the budget leaves at the
             start, since kept texts take the rest, but some MiB in any case, for which there is the budget's reserve.
     """
@@ -45,6 +49,7 @@ class Service:
         at_once = settings.at_once or model.most_texts
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
+        self.started = int(time.time())
         self._preparing = LeavableCalls()
         self._works: set[Work] = set()
         left = model.ledger.left_bytes
@@ -81,6 +86,15 @@ class Service:
             except PromptError as error:
                 raise api_error(error, "messages" if kind is ChatFields else "prompt") from None
             return Prepared(asked, job, self.model, self.settings.name)
+
+        return await self._preparing.call(work)
+
+    async def convert(self, make: Callable[[TextModel, dict[str, Any]], Any], raw: bytes, lent: Loan) -> Any:
+        """Return what is made of a body with the model's tokenizer."""
+
+        def work() -> Any:
+            lent.grow(parsed_bytes(raw)[0])
+            return make(self.model, json_object(raw))
 
         return await self._preparing.call(work)
 

@@ -49,7 +49,31 @@ mostly_text = st.lists(
 @given(mostly_text, st.lists(st.integers(0, 40), max_size=6))
 def test_utf8_is_never_torn(data: bytes, cuts: list[int]) -> None:
     shown, rest, _ = stream((), pieces_of(data, cuts))
-    assert "".join(shown) + rest == data.decode("utf-8", "replace")
+    assert "".join(shown) + rest == without_a_begun_character(data).decode("utf-8", "replace")
+
+
+_BEGUN = {
+    chr(code).encode()[:n]
+    for code in (*range(0x80, 0xD800, 64), *range(0xE000, 0x110000, 64))
+    for n in range(1, len(chr(code).encode()))
+}
+
+
+def without_a_begun_character(data: bytes) -> bytes:
+    return next((data[:-n] for n in (3, 2, 1) if data[-n:] in _BEGUN), data)
+
+
+@given(st.text(max_size=6), st.sampled_from(["é", "東", "🙂"]), st.integers(1, 3), st.sampled_from([(), ("x",)]))
+def test_a_text_that_ends_within_a_character_ends_before_it(
+    text: str, last: str, n: int, stop: tuple[str, ...]
+) -> None:
+    text = text.replace("x", "")
+    data, end = text.encode() + last.encode()[:n], last if n >= len(last.encode()) else ""
+    shown, rest, _ = stream(stop, pieces_of(data, [*range(len(data))]))
+    assert "".join(shown) + rest == text + end
+    # What goes on shows it.
+    shown, rest, _ = stream(stop, [data, last.encode()[n:], b"!"])
+    assert "".join(shown) + rest == text + last + "!"
 
 
 @given(st.text(max_size=12), st.lists(st.integers(0, 40), max_size=6))

@@ -1,4 +1,4 @@
-"""Laws of patterns in JSON schemas: a text is allowed only where its pattern is found in it, and where it is it may come."""
+"""Laws of patterns in JSON schemas: a text is allowed where its pattern is found in it, and nowhere else."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ def as_python_reads(text: str) -> re.Pattern[str] | None:
     return None
 
 
-def test_2000_random_patterns_are_kept_as_python_reads_them() -> None:
+@pytest.mark.parametrize("n_patterns", [50, pytest.param(2000, marks=pytest.mark.slow)])
+def test_random_patterns_are_kept_as_python_reads_them(n_patterns: int) -> None:
     chance, n_allowed, n_written = random.Random(7), 0, 0
-    for number in range(2000):
+    for number in range(n_patterns):
         text = anchored(chance)
         wanted = as_python_reads(text)
         try:
@@ -76,12 +77,12 @@ def test_2000_random_patterns_are_kept_as_python_reads_them() -> None:
         if number % 4 == 0 and (written := random_text(lark, number, 30)) is not None:
             assert wanted.search(json.loads(written)), (text, written)
             n_written += 1
-    assert n_allowed > 4000 and n_written > 100
+    assert n_allowed > 2 * n_patterns and n_written > n_patterns // 20
 
 
 def test_random_patterns_are_kept_in_strings_without_quotes() -> None:
     chance, n_allowed = random.Random(8), 0
-    for _ in range(300):
+    for _ in range(100):
         text = anchored(chance)
         wanted = as_python_reads(text)
         rules = Rules("r")
@@ -96,7 +97,7 @@ def test_random_patterns_are_kept_in_strings_without_quotes() -> None:
             is_found = wanted.search(found) is not None
             assert takes(grammar, found) == is_found or (is_found and not found.isascii()), (text, found)
             n_allowed += is_found
-    assert n_allowed > 400
+    assert n_allowed > 130
 
 
 def test_a_negated_class_excludes_the_quote_and_the_backslash() -> None:
@@ -117,33 +118,26 @@ def test_a_negated_class_excludes_the_quote_and_the_backslash() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[[:alpha:]]",
-        "[[.a.]]",
-        r"\bfoo\b",
-        "(?=a)b",
-        "(?<!a)b",
-        r"(a)\1",
-        "a{,3}",
-        "a++",
-        "[]a]",
-        "[^]",
-        r"\Aa\z",
-        "a$b",
-    ]
-    + [
-        "a^b",
-        "(?#x)a",
-        "(?x)a",
-        "a(?i)b",
-        r"\x{41}",
-        r"\ud800",
-        r"\cA",
-        "[b-a]",
-        r"[a-\d]",
-        "(",
-        ")",
-        "[",
-        "*a",
+        *(
+            [
+                r"[[:alpha:]]",
+                r"[[.a.]]",
+                r"\bfoo\b",
+                r"(?=a)b",
+                r"(?<!a)b",
+                r"(a)\1",
+                r"a{,3}",
+                r"a++",
+                r"[]a]",
+                r"[^]",
+                r"\Aa\z",
+                r"a$b",
+                r"a^b",
+                r"(?#x)a",
+                r"(?x)a",
+            ]
+        ),
+        *([r"a(?i)b", r"\x{41}", r"\ud800", r"\cA", r"[b-a]", r"[a-\d]", r"(", r")", r"[", r"*a"]),
         "a\\",
     ],
 )

@@ -203,7 +203,7 @@ def test_what_is_too_large_is_refused_and_the_client_is_told(serve: Callable[...
 
 
 def test_addresses_that_are_not_there(served: Any) -> None:
-    for path in ("/v1/nothing", "/../../etc/passwd", "/%2e%2e/x", "/v1/models/../../x", "/v1/chat/completions/"):
+    for path in ("/v1/nothing", "/../../etc/passwd", "/%2e%2e/x", "/v1/models/../../x", "/v1/chat/completion"):
         found = httpx2.get(served.url + path)
         assert found.status_code == 404
         assert found.json()["error"]["message"]
@@ -236,3 +236,34 @@ def test_a_taken_port_and_open_addresses_are_refused(served: Any) -> None:
     assert ServerSettings(host="0.0.0.0", api_key="secret").is_open is False
     assert ServerSettings(host="::1").is_open is False
     assert ServerSettings(host="0.0.0.0", insecure=True).is_open is True
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("completions", {"prompt": []}, "prompt: it is empty; give some text to continue"),
+        ("chat/completions", {"temperature": True}, "temperature is true and must be a finite number"),
+        ("chat/completions", {"temperature": [None]}, "temperature is [null] and must be a finite number"),
+        ("chat/completions", {"ignore_eos": "yes"}, 'ignore_eos is "yes" and must be true or false'),
+        (
+            "chat/completions",
+            {"json_schema": {"minLength": True}},
+            "json_schema: json_schema at #/minLength: true is not a whole number from 0 to 100000; choose one",
+        ),
+        (
+            "chat/completions",
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": []}}},
+            "tool_choice.allowed_tools.mode: must be one of 'auto' or 'required'",
+        ),
+        (
+            "chat/completions",
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}},
+            "tool_choice.allowed_tools: this field is needed",
+        ),
+    ],
+)
+def test_a_message_is_in_the_words_of_what_was_sent(
+    served: Any, path: str, fields: dict[str, Any], message: str
+) -> None:
+    question = {"messages": [{"role": "user", "content": "x"}]} if path.startswith("chat") else {}
+    assert served.post(f"/v1/{path}", json={**question, **fields}).json()["error"]["message"] == message

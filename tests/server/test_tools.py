@@ -233,3 +233,13 @@ def test_calls_of_one_message_become_one_message_each() -> None:
         "user",
     ]
     assert [made[2]["content"], made[4]["content"]] == ["a", "b"]
+
+
+def test_allowed_tools_are_those_that_may_be_called(served: Any) -> None:
+    allowed = {"type": "function", "function": {"name": "get_time"}}
+    for mode in ("required", "auto"):
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [allowed]}}
+        for seed in range(4):
+            message = ask(served, tool_choice=choice, seed=seed, parallel_tool_calls=False).choices[0].message
+            assert mode == "auto" or message.tool_calls
+            assert {call.function.name for call in message.tool_calls or ()} <= {"get_time"}
