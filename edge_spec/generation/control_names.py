@@ -9,7 +9,7 @@ from typing import Any
 
 from edge_spec.errors import PromptError
 
-__all__ = ["ControlNames", "RenderedText", "WrittenText"]
+__all__ = ["ControlNames", "RenderedText", "WrittenText", "unused_character"]
 
 _MARKS = range(0xF0000, 0xFFFFE)
 """Characters that mean nothing: one that occurs nowhere else follows the first letter of each name that is said."""
@@ -44,6 +44,10 @@ class RenderedText(str):
     def after(self, start: int) -> RenderedText:
         """Return what comes after so many characters."""
         return self.of(self[start:], {place - start for place in self.said if place >= start})
+
+    def before(self, end: int) -> RenderedText:
+        """Return the first characters."""
+        return self.of(self[:end], {place for place in self.said if place < end})
 
 
 class WrittenText(str):
@@ -120,14 +124,8 @@ class ControlNames:
         Raises:
             PromptError: they hold all of them.
         """
-        strings = list(_strings(values))
-        if not any(True for text in strings for _ in self._said(text)):
-            return ""
-        taken = set(source).union(*strings)
-        mark = next((chr(code) for code in _MARKS if chr(code) not in taken), None)
-        if mark is None:
-            raise PromptError("the messages hold every private character", hint="leave some of them out")
-        return mark
+        is_said = any(True for text in _strings(values) for _ in self._said(text))
+        return unused_character(values, source) if is_said else ""
 
     def marked(self, value: Any, mark: str) -> Any:
         """Return a value for a template with a mark in every name."""
@@ -140,6 +138,19 @@ class ControlNames:
         if isinstance(value, Mapping):
             return {self.marked(name, mark): self.marked(each, mark) for name, each in value.items()}
         return [self.marked(each, mark) for each in value] if isinstance(value, list | tuple) else value
+
+
+def unused_character(values: Any, source: str) -> str:
+    """Return a character that means nothing, and that neither values nor a template hold.
+
+    Raises:
+        PromptError: they hold all of them.
+    """
+    taken = set(source).union(*_strings(values))
+    mark = next((chr(code) for code in _MARKS if chr(code) not in taken), None)
+    if mark is None:
+        raise PromptError("the messages hold every private character", hint="leave some of them out")
+    return mark
 
 
 def _strings(value: Any) -> Iterator[str]:

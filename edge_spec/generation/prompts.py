@@ -82,19 +82,37 @@ class PromptBuilder:
         return RenderedText.unmarked(text, mark) if mark else RenderedText(text)
 
     def tokenize(self, text: str, *, add_special: bool = True, controls: bool = True) -> list[int]:
-        """Token ids of a text, with ``add_special`` after those that begin every text.
+        """Token ids of a text, with ``add_special`` after those that begin every text, unless it begins with the first.
+
+        What a tokenizer adds at the end of a text is left out: behind a prompt it would end the reply.
 
         Args:
             controls: names of control tokens in it become these tokens, as far as no message said them.
         """
         if not isinstance(text, str):
             raise PromptError(f"a text is needed, not {type(text).__name__}", hint="give a str")
-        if not (controls and isinstance(text, RenderedText) and text.said):
-            return self._tokenizer.tokenize(text, add_special=add_special, controls=controls)
+        said = text.said if isinstance(text, RenderedText) else frozenset[int]()
+        # Many templates begin with the begin-of-text token themselves; two of them confuse a model.
+        bos = self._tokenizer.name(self._tokenizer.bos)
+        adds = add_special and not (controls and bos and text.startswith(bos) and 0 not in said)
+        parts = self._controls.parts(text) if controls and said else [(text, controls)]
         tokens: list[int] = []
-        for number, (part, controlled) in enumerate(self._controls.parts(text)):
-            tokens += self._tokenizer.tokenize(part, add_special=add_special and not number, controls=controlled)
+        for number, (part, controlled) in enumerate(parts):
+            found = self._tokenizer.tokenize(part, add_special=adds and not number, controls=controlled)
+            tokens += found[: len(found) - self._n_behind] if adds and not number else found
         return tokens
+
+    @cached_property
+    def _n_behind(self) -> int:
+        """How many tokens the tokenizer adds behind a text."""
+        text, whole = (self._tokenizer.tokenize("a", add_special=each) for each in (False, True))
+        start = next((n for n in range(len(whole)) if text and whole[n : n + len(text)] == text), None)
+        return len(whole) - start - len(text) if start is not None else 0
+
+    @cached_property
+    def _has_space_before(self) -> bool:
+        """Whether the tokenizer puts a space before a text, as SentencePiece does."""
+        return self._tokenizer.text(self._tokenizer.tokenize("a", add_special=False)) == " a"
 
     def controls_in(self, text: str) -> dict[int, int]:
         """Return where the control tokens of a rendered conversation begin and end in its bytes."""
@@ -128,14 +146,12 @@ class PromptBuilder:
 
     def tokenize_rendered(self, text: str) -> list[int]:
         """Token ids of a rendered conversation."""
-        bos = self._tokenizer.name(self._tokenizer.bos)
-        # Many templates begin with the begin-of-text token themselves; two of them confuse a model.
-        has_bos = bos and text.startswith(bos) and not (isinstance(text, RenderedText) and 0 in text.said)
-        return self.tokenize(text, add_special=not has_bos)
+        return self.tokenize(text)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids, without control tokens."""
-        return self._tokenizer.text(self.known(tokens))
+        """Return the text of token ids, without control tokens, and without the space that a tokenizer puts first."""
+        text = self._tokenizer.text(self.known(tokens))
+        return text[1:] if self._has_space_before and text.startswith(" ") else text
 
     def known(self, tokens: Sequence[int]) -> list[int]:
         """Token ids as plain integers.

@@ -12,19 +12,23 @@ import math
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from edge_spec.errors import SettingsError
 from edge_spec.foreign import parse_json
 from edge_spec.sampling.lark import Lark
+from edge_spec.sampling.patterns import branches_of
 
-__all__ = ["ANNOTATIONS", "FORMATS", "KEYWORDS", "json_expression", "schema_to_lark"]
+__all__ = ["FORMATS", "KEYWORDS", "constraints", "found_in", "json_expression", "schema_to_lark"]
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
-ANNOTATIONS = frozenset(("$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description")) | {
-    *("default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator")
+_ANNOTATIONS = frozenset(("$schema", "$id", "$comment", "$anchor", "$defs", "definitions", "title", "description")) | {
+    *("default", "examples", "deprecated", "readOnly", "writeOnly", "contentMediaType", "contentEncoding"),
+    *("contentSchema", "$vocabulary", "discriminator", "example", "externalDocs", "nullable", "xml"),
 }
-"""The keywords that allow and forbid nothing."""
+"""The keywords that allow and forbid nothing, those of OpenAPI included. What may be null there besides need not be."""
+
 _ANYWHERE = frozenset(("$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"))
 
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
@@ -60,6 +64,11 @@ _TIME = "[0-9]{2}:[0-9]{2}:[0-5][^z]*"
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 """What Python reads of these formats: years from 1, no leap seconds, capitals. Dates end on the 28th, since a grammar
 cannot count the days of a February."""
+
+
+def constraints(schema: Mapping[str, Any]) -> set[str]:
+    """Return the keywords of a schema that allow or forbid something, or that nobody knows."""
+    return {keyword for keyword in schema if keyword not in _ANNOTATIONS and not keyword.startswith("x-")}
 
 
 def schema_to_lark(schema: str | Mapping[str, Any] | bool) -> Lark:
@@ -117,7 +126,8 @@ class _Rewriter:
             return schema
         if not isinstance(schema, Mapping):
             _fail(place, "not a schema", "give an object with keywords")
-        known = {keyword: value for keyword, value in schema.items() if keyword not in ANNOTATIONS}
+        given = constraints(schema)
+        known = {keyword: value for keyword, value in schema.items() if keyword in given}
         if not known.keys() & _ANYWHERE:
             kind = next((name for name, keywords in _BY_TYPE.items() if known.keys() & keywords), None)
             known = ({"type": kind} if kind else {}) | known
@@ -165,7 +175,7 @@ class _Rewriter:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             _fail(place, f"{reference!r} is not within the schema", "copy what it names into $defs")
         if reference not in self._references:
-            target = _found(self._schema, reference)
+            target = found_in(self._schema, reference)
             if target is None:
                 _fail(place, f"{reference!r} does not exist", "correct the reference")
             name = self._references[reference] = f"d{len(self._references)}"
@@ -210,7 +220,7 @@ class _Rewriter:
         for _ in range(_MAX_ALTERNATIVES):
             if not isinstance(schema, Mapping) or "$ref" not in schema:
                 break
-            schema = _found(self._schema, str(schema["$ref"]))
+            schema = found_in(self._schema, str(schema["$ref"]))
         if not isinstance(schema, Mapping):
             return {}
         # What is referred to may be malformed and has not been read yet: it shows nothing, and is refused when it is.
@@ -243,7 +253,8 @@ class _Rewriter:
         return {"properties": self._each(named, place)}
 
     def _patternproperties(self, named: Any, place: str) -> dict[str, Any]:
-        return {"patternProperties": self._each(named, place)}
+        each = self._each(named, place)
+        return {"patternProperties": {_pattern(name, f"{place}/{name}"): schema for name, schema in each.items()}}
 
     def _each(self, named: Any, place: str) -> dict[str, Any]:
         if not isinstance(named, Mapping):
@@ -259,6 +270,9 @@ class _Rewriter:
         if least > 1:
             _fail(place, "more than 1 is not supported, since names may come twice")
         return {"minProperties": least}
+
+    def _pattern(self, pattern: str, place: str) -> dict[str, Any]:
+        return {"pattern": _pattern(pattern, place)}
 
     def _format(self, name: str, place: str) -> dict[str, Any]:
         pattern = FORMATS.get(name)
@@ -287,10 +301,20 @@ class _Rewriter:
             _fail(at, "it is not supported but for lengths, a pattern, or a list of names")
         if values is not None:
             pattern = "^(?:" + "|".join(re.escape(value) for value in values if isinstance(value, str)) + ")$"
-        if pattern is None:
+        elif pattern is not None:
+            pattern = _pattern(pattern, f"{at}/pattern")
+        else:
             pattern = f"^(?s:.){{{least},{most}}}$"
         others = self._of(known.get("additionalProperties", True), place)
         return {"patternProperties": {pattern: others}, "additionalProperties": False}
+
+
+def _pattern(pattern: str, place: str) -> str:
+    """Return a pattern in the dialect that llguidance reads."""
+    try:
+        return "|".join(map(str, branches_of(pattern)))
+    except ValueError as error:
+        _fail(place, f"the pattern {pattern[:64]!r} has {error}", "write it otherwise")
 
 
 def _is_number(value: Any) -> bool:
@@ -320,14 +344,15 @@ def _joins(schema: Any) -> bool:
     if isinstance(several, list) and len(several) > 1:
         return True
     applied = schema.keys() & {"$ref", "anyOf", "oneOf", "allOf"}
-    beside = schema.keys() - applied - ANNOTATIONS - {"type"}
+    beside = constraints(schema) - applied - {"type"}
     return len(applied) > 1 or bool(applied and beside & KEYWORDS) or any(map(_joins, schema.values()))
 
 
-def _found(schema: Any, reference: str) -> Any:
+def found_in(schema: Any, reference: str) -> Any:
     """Return what a reference such as ``#/$defs/name`` points to; None if there is nothing."""
     for part in reference.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
+        # A reference is an address, where characters may be written as ``%C3%A9``.
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(schema, Mapping):
             schema = schema.get(name)
         elif isinstance(schema, list) and name.isdecimal() and int(name) < len(schema):

@@ -29,13 +29,19 @@ class AnswerParser:
         opening: what the prompt has written of the reply, such as the mark that opens a thought.
         syntax: how the model writes calls; None if all of the answer is text.
         schemas: those of the arguments, by function.
+        alone: see ``CallParser``.
     """
 
     def __init__(
-        self, opening: str, syntax: CallSyntax | None, schemas: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+        self,
+        opening: str,
+        syntax: CallSyntax | None,
+        schemas: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+        *,
+        alone: bool = False,
     ) -> None:
         self._thinking = Thinking(opening)
-        self._calls = CallParser(syntax, schemas) if syntax is not None else None
+        self._calls = CallParser(syntax, schemas, alone=alone) if syntax is not None else None
 
     @property
     def has_calls(self) -> bool:
@@ -67,17 +73,22 @@ class CallParser(PieceReader[Delta]):
     Args:
         syntax: how they are written.
         schemas: those of the arguments, by function.
+        alone: an answer that does not begin with a call of one of these functions has none.
 
     Attributes:
         n_calls: how many have begun.
     """
 
-    def __init__(self, syntax: CallSyntax, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, syntax: CallSyntax, schemas: Mapping[str, Mapping[str, Any]], *, alone: bool = False) -> None:
         super().__init__()
         self.n_calls = 0
         self._syntax = syntax
         self._schemas = schemas
         self._has_text = False
+        self._beginnings: list[str] = []
+        if alone:
+            named = [syntax.opening + name + syntax.middle for name in schemas]
+            self._beginnings = [syntax.mark.lstrip()] if syntax.mark else named
 
     def _read(self) -> Waiting[None]:
         while (yield from self._text()):
@@ -109,10 +120,15 @@ class CallParser(PieceReader[Delta]):
     def _before_call(self) -> tuple[bool, int]:
         """Return whether a call is at hand, and how much text there is for sure before one."""
         mark, is_sure = self._syntax.mark, self.has_ended and not self.is_cut
+        begun = self.held.lstrip("; \t\r\n")
+        if self._beginnings:
+            if not self._has_text and begun.startswith(tuple(self._beginnings)):
+                return True, len(self.held) - len(begun)
+            may_begin = not self._has_text and any(each.startswith(begun) for each in self._beginnings)
+            return False, 0 if may_begin and not is_sure else len(self.held)
         if mark:
             place = self.held.find(mark)
             return place >= 0, place if place >= 0 else len(self.held) - (0 if is_sure else overlap(self.held, mark))
-        begun = self.held.lstrip("; \t\r\n")
         if begun.startswith("{") and not self._has_text:
             return True, len(self.held) - len(begun)
         return False, len(self.held) if begun or is_sure else 0

@@ -66,7 +66,8 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
     if settings.allowed_origins:
         # Outside of the gate: a page that may ask may also read why it was refused.
         origins = [origin.rstrip("/") for origin in settings.allowed_origins]
-        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]))
+        anything: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"], "allow_private_network": True}
+        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, **anything))
     middleware.append(Middleware(Gate, settings=settings))
     app = Starlette(
         routes=routes,

@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_spec.foreign import parse_json
 from edge_spec.generation.piece_reader import PieceReader, Waiting
-from edge_spec.sampling.json_schema import ANNOTATIONS, json_expression
+from edge_spec.sampling.json_schema import constraints, json_expression
 from edge_spec.sampling.lark import literal
 from edge_spec.server.call_schemas import (
     KINDS,
@@ -91,6 +91,14 @@ class _Json(Arguments):
             text.held = ""
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
+        named = schema.get("properties")
+        if not rules.strict and isinstance(named, Mapping):
+            free = json_expression({})
+            kept = {
+                name: rules.kept(lambda each, _: json_expression(each), with_definitions(part, schema)) != free
+                for name, part in named.items()
+            }
+            schema = {**schema, "properties": {name: part if kept[name] else True for name, part in named.items()}}
         return json_expression(schema)
 
 
@@ -150,16 +158,15 @@ class _Python(_Spelled):
     def grammar(self, schema: Schema, rules: Rules) -> str:
         named = properties(schema)
         if named is None:
-            value = rules.kept(self._value, others_of(schema), {})
+            value = rules.kept(self._value, others_of(schema))
             any_part = rules.named(rf"/[A-Za-z_][A-Za-z0-9_]*=/ ({value})")
             return f'"(" ({any_part} (", " {any_part})*)? ")"'
         parts = [
-            (f"{literal(f'{name}=')} ({rules.kept(self._value, part, {})})", is_needed)
-            for name, part, is_needed in named
+            (f"{literal(f'{name}=')} ({rules.kept(self._value, part)})", is_needed) for name, part, is_needed in named
         ]
         return f'"(" {rules.members(parts, ", ")} ")"'
 
-    def _value(self, schema: Schema) -> str:
+    def _value(self, schema: Schema, _: Rules) -> str:
         """Return an expression of a value: in JSON, which Python reads but for three words, or as Python has it."""
         kinds, ways = kinds_of(schema), [json_expression(schema)]
         ways += ['"True"', '"False"'] if not kinds or "boolean" in kinds else []
@@ -169,7 +176,7 @@ class _Python(_Spelled):
             plain = [value for value in values if isinstance(value, str) and not {*value} & {*"'\\\n\r"}]
             words = [_SPELLED[json.dumps(value)] for value in values if value is None or isinstance(value, bool)]
             ways = [ways[0], *map(literal, words), *(literal(f"'{value}'") for value in plain)]
-        elif kinds == {"string"} and not schema.keys() - ANNOTATIONS - {"type"}:
+        elif kinds == {"string"} and not constraints(schema) - {"type"}:
             ways.append(r"/'([^'\\\r\n]|\\[\\'nrt])*'/")
         return " | ".join(ways)
 
@@ -189,19 +196,16 @@ class _Bare(_Spelled):
     def _object(self, schema: Schema, rules: Rules) -> str:
         named = properties(schema)
         if named is None:
-            value = self._kept(others_of(schema), rules)
+            value = rules.kept(self._value, others_of(schema))
             member = rules.named(f"/[A-Za-z0-9_$.-]+:/ {value}")
             return rules.named(f'"{{" ({member} ("," {member})*)? "}}"')
         # As the template writes them.
         named = sorted(named, key=lambda each: each[0].lower())
-        parts = [(f"{literal(f'{name}:')} {self._kept(part, rules)}", needed) for name, part, needed in named]
+        parts = [(f"{literal(f'{name}:')} {rules.kept(self._value, part)}", needed) for name, part, needed in named]
         return rules.named(f'"{{" {rules.members(parts, ",")} "}}"')
 
-    def _kept(self, schema: Schema, rules: Rules) -> str:
-        return rules.kept(lambda each: self._value(each, rules), schema, {})
-
     def _value(self, schema: Schema, rules: Rules) -> str:
-        if schema.keys() - ANNOTATIONS == {"$ref"}:
+        if constraints(schema) == {"$ref"}:
             return self._reference(schema, rules)
         parts = alternatives(schema)
         if len(parts) == 1 and parts[0] == schema:
@@ -210,7 +214,7 @@ class _Bare(_Spelled):
 
     def _one(self, schema: Schema, rules: Rules) -> str:
         """Return an expression of a value of one type."""
-        given, values, kind = schema.keys() - ANNOTATIONS, values_of(schema), schema.get("type")
+        given, values, kind = constraints(schema), values_of(schema), schema.get("type")
         if not given:
             return self._any(rules)
         if values is not None and given <= {"const", "enum", "type"}:
@@ -224,7 +228,7 @@ class _Bare(_Spelled):
             return f"{literal(self.quotes[0])} {rules.until(self.quotes[0], self._text(schema, rules))}"
         if kind == "array" and given <= {"type", "items", "minItems", "maxItems"}:
             json_expression({name: schema[name] for name in given - {"items"}})
-            item = self._kept(with_definitions(schema.get("items", {}), schema), rules)
+            item = rules.kept(self._value, with_definitions(schema.get("items", {}), schema))
             least, most = schema.get("minItems", 0), schema.get("maxItems", "")
             if most == 0:
                 return literal("[]")
@@ -247,7 +251,7 @@ class _Bare(_Spelled):
             raise refused(f"the reference {name}")
         if name not in rules.referred:
             rules.referred[name] = f"{rules.prefix}d{len(rules.referred)}"
-            expression = self._kept(target, rules)
+            expression = rules.kept(self._value, target)
             rules.text += f"{rules.referred[name]}: {expression}\n"
         return rules.referred[name]
 
@@ -304,7 +308,7 @@ class _Tagged(Arguments):
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
         def kept(part: Schema) -> str:
-            return rules.kept(lambda each: self._value(each, rules), part, {})
+            return rules.kept(self._value, part)
 
         named = properties(schema)
         if named is None:
@@ -323,7 +327,7 @@ class _Tagged(Arguments):
         texts, others, starts = list[str](), list[str](), set[str]()
         kinds, parts = kinds_of(schema), alternatives(schema)
         for part in parts:
-            given, kind, values = part.keys() - ANNOTATIONS, part.get("type"), values_of(part)
+            given, kind, values = constraints(part), part.get("type"), values_of(part)
             if values is not None and given <= {"const", "enum", "type"}:
                 texts += [f"/{pattern_of(text)}/" for value in values for text in self._spelled(value, values, kinds)]
             elif kind == "string" or not given:

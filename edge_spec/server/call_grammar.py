@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
 from edge_spec.sampling.lark import Lark, literal
-from edge_spec.server.call_schemas import Rules, pattern_of, refused
+from edge_spec.server.call_schemas import Rules, Schema, pattern_of, refused
 from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import FunctionFields
@@ -16,6 +17,9 @@ from edge_spec.server.fields import FunctionFields
 __all__ = ["after_thought", "calls_grammar", "in_answer", "schema_of"]
 
 _ANY_OBJECT = {"type": "object"}
+_PIECES = re.compile(r'"[^"]*"|[{}]|[:,] ')
+"""The terminals of JSON as grammars have them."""
+
 _SPACE = r" \t\r\n"
 
 
@@ -27,6 +31,7 @@ def calls_grammar(
     several: bool,
     may_think: bool,
     marks: ThoughtMarks = THOUGHTS[0],
+    answer: Lark | None = None,
     on_notice: Callable[[str], object] = str,
 ) -> Lark:
     """Return a grammar of answers: free text that may end in calls, or calls alone. Arguments are valid by their
@@ -39,21 +44,31 @@ def calls_grammar(
         several: there may be more than one.
         may_think: a thought may come before them. A call that is mentioned in a thought is not made.
         marks: those of a thought.
+        answer: a grammar in JSON of an answer without calls; then the answer is that or calls. None for free text.
         on_notice: called with a sentence for each schema, of a function that is not strict, that is not kept whole.
 
     Raises:
         ApiError: the schema of a strict function cannot be kept.
     """
-    rules = "".join(_function(function, syntax, number, on_notice) for number, function in enumerate(functions))
+    # Where both may begin with a brace, calls are written piece by piece as JSON is.
+    in_json = not (syntax.mark or required) and answer is not None
+    rules = "".join(
+        _function(function, syntax, number, on_notice, in_json=in_json) for number, function in enumerate(functions)
+    )
     ways = " | ".join(f"f{number}" for number in range(len(functions)))
     joined = f" ({literal(syntax.joined)} ({ways}))*" if several and syntax.joined else ""
     rules += f"call: ({ways}){joined} {_literal(syntax.closing)}\n"
     repeated = several and not syntax.joined and not syntax.forced
-    more = f" ({literal(syntax.separator + syntax.opening)} call)*" if repeated else ""
-    if required:
-        forced = f"({literal(syntax.forced)} | {literal(syntax.opening)})" if syntax.forced else literal(syntax.opening)
+    opening = "" if in_json else literal(syntax.opening)
+    between = literal(syntax.separator if in_json else syntax.separator + syntax.opening)
+    more = f" ({between} call)*" if repeated else ""
+    if required or answer is not None:
+        forced = f"({literal(syntax.forced)} | {opening})" if syntax.forced else opening
         rules += f"calls: {forced} call{more}\n"
-        return Lark(_thought_first("calls", marks) if may_think else "calls", rules + _first(marks))
+        if answer is not None and not required:
+            rules += f"calls_or_answer: calls | {_literal(marks.answer)} ({answer.root})\n{answer.rules}"
+        root = "calls" if required else "calls_or_answer"
+        return Lark(_thought_first(root, marks) if may_think else root, rules + _first(marks))
     if syntax.mark:
         rest = _literal(syntax.opening.removeprefix(syntax.mark))
         mark = pattern_of(syntax.mark)
@@ -114,32 +129,64 @@ def _literal(text: str) -> str:
     return literal(text) if text else ""
 
 
-def _function(function: FunctionFields, syntax: CallSyntax, number: int, on_notice: Callable[[str], object]) -> str:
-    """Return the rules of a call's name and arguments.
+def _function(
+    function: FunctionFields, syntax: CallSyntax, number: int, on_notice: Callable[[str], object], *, in_json: bool
+) -> str:
+    """Return the rules of a call's name and arguments, ``in_json`` of what comes before them, too.
 
     What a grammar cannot keep of a schema is left to the tool, unless it is strict.
     """
     # Requests without tools do without the library, which takes 5 MiB.
     from edge_spec.sampling.guidance import check_grammar
 
-    rules = Rules(f"f{number}", strict=bool(function.strict))
-
     def said(error: SettingsError) -> str:
         return error.spelled(lambda _: f"the schema of {function.name}")
 
-    try:
-        arguments = syntax.arguments.grammar(schema_of(function), rules)
-        check_grammar(Lark(arguments, rules.text, argument="json_schema"))
+    def made(schema: Schema, *, whole: bool) -> str:
+        rules = Rules(f"f{number}", strict=whole, check=None if whole else check_grammar)
+        try:
+            arguments = syntax.arguments.grammar(schema, rules)
+            check_grammar(Lark(arguments, rules.text, argument="json_schema"))
+        except RecursionError:
+            raise refused("parts that are nested so deep") from None
         for each in rules.left_out.values():
             on_notice(f"{said(each)}; as it is not strict, some arguments may be anything")
-    except (SettingsError, RecursionError) as error:
-        failure = error if isinstance(error, SettingsError) else refused("parts that are nested so deep")
+        begin = f"{literal(function.name)} {syntax.between}"
+        if in_json:
+            begin = " ".join(map(literal, _PIECES.findall(syntax.opening + function.name + syntax.middle)))
+        return f"f{number}: {begin} {arguments}\n{rules.text}"
+
+    schema = schema_of(function)
+    try:
+        return made(schema, whole=True)
+    except SettingsError as error:
         if function.strict:
-            raise ApiError(400, said(failure), code="invalid_schema", param="tools") from None
-        on_notice(f"{said(failure)}; as it is not strict, its arguments may be anything")
-        rules = Rules(f"f{number}")
-        arguments = syntax.arguments.grammar(_ANY_OBJECT, rules)
-    return f"f{number}: {literal(function.name)} {syntax.between} {arguments}\n{rules.text}"
+            raise ApiError(400, said(error), code="invalid_schema", param="tools") from None
+    ways = [
+        (schema, "what it says of all arguments together is left out"),
+        (_of_each(schema), "its arguments may be anything"),
+    ]
+    notice = ""
+    for each, left in ways:
+        try:
+            rules = made(each, whole=False)
+            break
+        except SettingsError as error:
+            notice = f"{said(error)}; as it is not strict, {left}"
+    else:
+        rules = made(_ANY_OBJECT, whole=True)
+    if notice:
+        on_notice(notice)
+    return rules
+
+
+def _of_each(schema: Schema) -> Schema:
+    """Return what a schema says of single arguments: their names, which are required, and what each may be."""
+    named, needed = schema.get("properties"), schema.get("required")
+    named = named if isinstance(named, Mapping) else {}
+    known = [name for name in needed if isinstance(name, str) and name in named] if isinstance(needed, list) else []
+    definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return {**definitions, "type": "object", "properties": named, "required": known}
 
 
 def schema_of(function: FunctionFields) -> dict[str, Any]:

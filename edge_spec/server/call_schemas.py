@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edge_spec.errors import SettingsError
-from edge_spec.sampling.json_schema import ANNOTATIONS, FORMATS, json_expression
-from edge_spec.sampling.lark import literal
+from edge_spec.sampling.json_schema import FORMATS, constraints, found_in, json_expression
+from edge_spec.sampling.lark import Lark, literal
+from edge_spec.sampling.patterns import branches_of
 
 __all__ = [
     "KINDS",
@@ -51,20 +52,23 @@ class Rules:
     Args:
         prefix: what their names begin with.
         strict: what cannot be kept is refused; else it is left out.
+        check: raises ``SettingsError`` where a grammar cannot be kept: a value that fails it is left out.
 
     Attributes:
         prefix: the same.
         text: all of them.
         referred: the name of the rule of each reference.
+        strict: see above.
         left_out: why what was left out cannot be kept, each reason once.
     """
 
-    def __init__(self, prefix: str, *, strict: bool = True) -> None:
+    def __init__(self, prefix: str, *, strict: bool = True, check: Callable[[Lark], object] | None = None) -> None:
         self.text = ""
         self.prefix = prefix
         self.referred: dict[str, str] = {}
         self.left_out: dict[str, SettingsError] = {}
-        self._strict = strict
+        self.strict = strict
+        self._check = check
         self._names: dict[str, str] = {}
 
     def named(self, expression: str, attributes: str = "", *, terminal: bool = False) -> str:
@@ -86,7 +90,7 @@ class Rules:
         Raises:
             SettingsError: it says more of them than can be kept.
         """
-        more = schema.keys() - ANNOTATIONS - _TEXT_KEYWORDS
+        more = constraints(schema) - _TEXT_KEYWORDS
         if more:
             raise refused(f"{min(more)} of a string")
         json_expression(schema)
@@ -99,15 +103,29 @@ class Rules:
             parts.append(f"(?s:.){{{schema.get('minLength', 0)},{schema.get('maxLength', '')}}}")
         return self.named(" & ".join(f"/{part}/" for part in parts), terminal=True) if parts else ""
 
-    def kept(self, write: Callable[[Schema], str], schema: Schema, instead: Schema) -> str:
-        """Return the expression of a value, or of what stands for it where that cannot be kept."""
+    def kept(self, write: Callable[[Schema, Rules], str], schema: Schema) -> str:
+        """Return the expression of a value, or of any value where that cannot be kept."""
+        if self._check is not None and not self._keeps(write, schema):
+            return write({}, self)
         try:
-            return write(schema)
+            return write(schema, self)
         except SettingsError as error:
-            if self._strict:
+            if self.strict:
                 raise
             self.left_out.setdefault(str(error), error)
-            return write(instead)
+            return write({}, self)
+
+    def _keeps(self, write: Callable[[Schema, Rules], str], schema: Schema) -> bool:
+        """Return whether a value can be kept; else the reason is remembered."""
+        assert self._check is not None
+        alone = Rules(self.prefix, strict=False)
+        try:
+            self._check(Lark(write(schema, alone), alone.text, argument="json_schema"))
+        except (SettingsError, RecursionError) as error:
+            reason = error if isinstance(error, SettingsError) else refused("parts that are nested so deep")
+            self.left_out.setdefault(str(reason), reason)
+            return False
+        return True
 
     def members(self, parts: Sequence[tuple[str, bool]], comma: str) -> str:
         """Return an expression of parts in their order; those of which it is not said may be missing."""
@@ -126,11 +144,14 @@ def pattern_of(text: str) -> str:
 
 
 def _found_in(pattern: str) -> str:
-    """Return a regular expression of texts in which a schema's pattern is found, as llguidance reads anchors."""
-    inner = pattern.removeprefix("^").removesuffix("$")
-    inner = re.sub(r"(\\.)|/", lambda found: found[1] or "\\/", inner, flags=re.DOTALL).replace("\n", "\\n")
-    before, after = "" if pattern.startswith("^") else "(?s:.*)", "" if pattern.endswith("$") else "(?s:.*)"
-    return f"{before}({inner}){after}"
+    """Return a regular expression of texts in which a schema's pattern is found, without anchors."""
+    ways = []
+    for each in branches_of(pattern):
+        if each.is_anchored:
+            raise refused(f"anchors within the pattern {pattern[:64]!r}")
+        before, after = "" if each.begins else "(?s:.*)", "" if each.ends else "(?s:.*)"
+        ways.append(f"{before}({each.text}){after}")
+    return f"({'|'.join(ways)})"
 
 
 def refused(what: str) -> SettingsError:
@@ -143,7 +164,7 @@ def properties(schema: Schema) -> list[tuple[str, Schema, bool]] | None:
     Raises:
         SettingsError: it says more of them.
     """
-    more = schema.keys() - ANNOTATIONS - {"type", "properties", "required", "additionalProperties"}
+    more = constraints(schema) - {"type", "properties", "required", "additionalProperties"}
     if more:
         raise refused(f"{min(more)} of arguments")
     named, needed, others = schema.get("properties"), schema.get("required", []), schema.get("additionalProperties")
@@ -179,10 +200,7 @@ def with_definitions(part: Any, whole: Schema) -> Schema:
 
 def referred(schema: Schema) -> Schema | None:
     """Return what a reference means; None if that is not found."""
-    _, _, place = str(schema["$ref"]).partition("#/")
-    group, _, name = place.partition("/")
-    targets = schema.get(group) if group in ("$defs", "definitions") else None
-    target = targets.get(name) if isinstance(targets, Mapping) else None
+    target = found_in(schema, str(schema["$ref"]))
     return with_definitions(target, schema) if isinstance(target, Mapping) else None
 
 
@@ -196,7 +214,7 @@ def alternatives(schema: Schema) -> list[Schema]:
     waiting, seen = [schema], set[str]()
     while waiting:
         each = waiting.pop()
-        given, kinds = each.keys() - ANNOTATIONS, each.get("type")
+        given, kinds = constraints(each), each.get("type")
         several = each.get(min(given)) if given in ({"anyOf"}, {"oneOf"}, {"allOf"}) else None
         if given == {"$ref"}:
             target = referred(each)

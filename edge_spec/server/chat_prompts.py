@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge_spec.errors import PromptError
-from edge_spec.generation.control_names import RenderedText
+from edge_spec.generation.control_names import RenderedText, unused_character
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.server.call_messages import in_plain_text, one_call_each, with_thoughts
 from edge_spec.server.call_syntax import HERMES, CallSyntax, syntax_of
@@ -27,13 +27,23 @@ def chat_prompt(
     messages: Sequence[dict[str, Any]],
     tools: Sequence[dict[str, Any]],
     options: Mapping[str, Any],
+    *,
+    answer: bool = True,
+    continues: bool = False,
 ) -> tuple[RenderedText, CallSyntax]:
     """Return the prompt, and how the model writes calls.
+
+    Args:
+        answer: end with what comes before an answer.
+        continues: end within the last message, behind its text, instead.
 
     Raises:
         PromptError: the template refuses the messages.
     """
     template = prompts.chat_template or ""
+    end = unused_character([messages, tools, options], template) if continues else ""
+    if end:
+        messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + end}]
     messages = with_thoughts(messages, template)
     syntax = syntax_of(template)
     if syntax is not None and tools:
@@ -46,12 +56,17 @@ def chat_prompt(
     elif not syntax.takes_many:
         messages = one_call_each(messages)
     try:
-        text = prompts.render(messages, options=options)
+        text = prompts.render(messages, answer=answer and not end, options=options)
     except PromptError:
         if syntax is not None or messages[0]["role"] != "system":
             raise
         # Some templates, such as Gemma 2's, know no system message.
-        text = prompts.render(_as_user_messages(messages), options=options)
+        text = prompts.render(_as_user_messages(messages), answer=answer and not end, options=options)
+    if end:
+        place = text.rfind(end)
+        if place < 0:
+            raise PromptError("the model's chat template leaves the last message out", hint="ask for a new answer")
+        text = text.before(place)
     return text, syntax or HERMES
 
 

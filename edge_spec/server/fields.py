@@ -50,15 +50,10 @@ class StreamFields(Fields):
     include_usage: bool = False
 
 
-class JsonSchemaFields(Fields):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, populate_by_name=True)
-    name: str = ""
-    json_schema: dict[str, Any] = Field(default={}, alias="schema")
-
-
 class FormatFields(Fields):
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFields | None = None
+    json_schema: dict[str, Any] | None = None
+    own_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
 class ReplyFields(Fields):
@@ -76,6 +71,9 @@ class ReplyFields(Fields):
     seed: int | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = {}
     response_format: FormatFields | None = None
+    # Of other servers.
+    json_schema: dict[str, Any] | None = None
+    format: Literal["json"] | dict[str, Any] | None = None
     # Ours.
     grammar: str | None = None
     speculation: str | None = None
@@ -152,6 +150,8 @@ class ChatFields(ReplyFields):
     tool_choice: Literal["none", "auto", "required"] | ChoiceFields = "auto"
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
     @property
     def limit(self) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +13,8 @@ from edge_spec.generation.replies import Replies
 from edge_spec.generation.thoughts import marks_of
 from edge_spec.memory import Ledger
 from edge_spec.model import TextModel
-from edge_spec.sampling.gbnf import gbnf_to_lark
-from edge_spec.sampling.json_schema import schema_to_lark
 from edge_spec.sampling.lark import Lark
+from edge_spec.server.answer_formats import WantedFormat, require_short, wanted_format
 from edge_spec.server.answers import AnswerParser
 from edge_spec.server.call_grammar import after_thought, calls_grammar, in_answer, schema_of
 from edge_spec.server.call_syntax import CallSyntax
@@ -24,14 +22,11 @@ from edge_spec.server.chat_prompts import chat_prompt, declared
 from edge_spec.server.errors import ApiError, bad_value, in_fields, too_long
 from edge_spec.server.fields import (
     MAX_CHOICES,
-    MAX_GRAMMAR,
-    MAX_SCHEMAS,
     MAX_TOLD,
     TOLD_BYTES,
     ChatFields,
     ChoiceFields,
     CompletionFields,
-    FormatFields,
     FunctionFields,
     ReplyFields,
 )
@@ -59,6 +54,7 @@ class Job:
         plainly: without drafts.
         syntax: how the model writes calls; None if it may make none.
         schemas: those of the arguments of calls, by function.
+        calls_alone: whether an answer is calls or none: the form of any other one is given.
         token_events: whether the response tells who had guessed each token.
         notices: sentences about the request that its sender should see.
     """
@@ -69,6 +65,7 @@ class Job:
     plainly: bool = False
     syntax: CallSyntax | None = None
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    calls_alone: bool = False
     token_events: bool = False
     notices: Sequence[str] = ()
 
@@ -86,7 +83,8 @@ class Job:
 
     def parser(self, model: TextModel, number: int) -> AnswerParser:
         """Reads the reply ``number`` as a message."""
-        return AnswerParser(model.prompts.opening(self.prompts[number // self.n]), self.syntax, self.schemas)
+        opening = model.prompts.opening(self.prompts[number // self.n])
+        return AnswerParser(opening, self.syntax, self.schemas, alone=self.calls_alone)
 
 
 class JobMaker:
@@ -116,7 +114,9 @@ class JobMaker:
             raise
         except PromptError as error:
             raise bad_value("prompt", in_fields(error)) from None
-        return self._job(asked, body, prompts, grammar=_wanted_grammar(asked), logprobs=asked.logprobs)
+        wanted = wanted_format(asked)
+        grammar = wanted.grammar if wanted is not None else None
+        return self._job(asked, body, prompts, wanted, grammar=grammar, logprobs=asked.logprobs)
 
     def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
         """Answer messages."""
@@ -126,18 +126,29 @@ class JobMaker:
         functions = _callable(asked)
         tools = [declared(tool.function) for tool in asked.tools] if asked.tool_choice != "none" else []
         messages = template_messages(asked.messages)
-        text, syntax = chat_prompt(self._model.prompts, messages, tools, asked.chat_template_kwargs)
+        text, syntax = chat_prompt(
+            self._model.prompts,
+            messages,
+            tools,
+            asked.chat_template_kwargs,
+            answer=asked.add_generation_prompt is not False,
+            continues=_continues(asked),
+        )
         # Before anything that takes longer the larger the request is.
         tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
         marks = marks_of(self._model.prompts.chat_template or "")
         is_open = marks.opening in self._model.prompts.opening(tokens)
-        grammar = _wanted_grammar(asked, functions)
+        wanted = wanted_format(asked)
+        if wanted is not None and functions and not wanted.is_json:
+            raise bad_value(wanted.field, "it and tools both say what may be written; give one of them")
+        grammar = wanted.grammar if wanted is not None else None
         notices: list[str] = []
         if functions:
             is_required = asked.tool_choice != "auto"
             # Where the answer is free it may begin with a thought, whatever the template knows.
             template = self._model.prompts.chat_template or ""
-            may_think = not is_open and (not is_required or marks.closing in template)
+            is_free = not is_required and grammar is None
+            may_think = not is_open and (is_free or marks.closing in template)
             grammar = calls_grammar(
                 functions,
                 syntax,
@@ -145,6 +156,7 @@ class JobMaker:
                 several=asked.parallel_tool_calls,
                 may_think=may_think,
                 marks=marks,
+                answer=grammar,
                 on_notice=notices.append,
             )
         elif grammar is not None and marks.answer and not is_open:
@@ -152,9 +164,15 @@ class JobMaker:
         if grammar is not None and is_open:
             grammar = after_thought(grammar, marks)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        job = self._job(asked, body, (tokens,), grammar=grammar, logprobs=logprobs)
+        job = self._job(asked, body, (tokens,), wanted, grammar=grammar, logprobs=logprobs)
         schemas = {function.name: schema_of(function) for function in functions}
-        return replace(job, syntax=syntax if functions else None, schemas=schemas, notices=notices)
+        return replace(
+            job,
+            syntax=syntax if functions else None,
+            schemas=schemas,
+            calls_alone=wanted is not None,
+            notices=notices,
+        )
 
     def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
         """Token ids of a prompt that has room in the context."""
@@ -180,6 +198,7 @@ class JobMaker:
         asked: ReplyFields,
         body: Mapping[str, Any],
         prompts: tuple[tuple[int, ...], ...],
+        wanted: WantedFormat | None,
         *,
         grammar: Lark | None,
         logprobs: int | None,
@@ -190,7 +209,7 @@ class JobMaker:
             try:
                 self._model.grammar_of(grammar, None)
             except SettingsError as error:
-                raise _bad_schema(error) if error.argument == "json_schema" else error from None
+                raise wanted.refused(error) if wanted is not None and wanted.is_json else error from None
         if asked.speculation not in (None, "off", "auto", self._model.mode):
             raise bad_value(
                 "speculation",
@@ -263,10 +282,21 @@ def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[s
     return [each for each in prompt if not isinstance(each, int)]
 
 
+def _continues(asked: ChatFields) -> bool:
+    """Return whether the last message is to be continued."""
+    last, place = asked.messages[-1], f"messages[{len(asked.messages) - 1}]"
+    if asked.continue_final_message:
+        if asked.add_generation_prompt:
+            raise bad_value("add_generation_prompt", "it begins another message; leave it out, or set it to false")
+        if last.role != "assistant" or last.tool_calls or not last.content:
+            raise bad_value("continue_final_message", f"{place} must be the assistant's, with a text to continue")
+    return asked.continue_final_message
+
+
 def _callable(asked: ChatFields) -> list[FunctionFields]:
     """Return the functions that may be called."""
     functions = [tool.function for tool in asked.tools]
-    _require_short([function.parameters for function in functions], "tools")
+    require_short([function.parameters for function in functions], "tools")
     names = [function.name for function in functions]
     if len(set(names)) < len(names):
         raise bad_value("tools", "two functions have the same name; rename one")
@@ -278,44 +308,3 @@ def _callable(asked: ChatFields) -> list[FunctionFields]:
     elif choice == "required" and not functions:
         raise bad_value("tool_choice", "a call is required, but there are no tools")
     return functions if choice != "none" else []
-
-
-def _require_short(schemas: Any, param: str) -> None:
-    n_chars = len(json.dumps(schemas))
-    if n_chars > MAX_SCHEMAS:
-        raise bad_value(
-            param, f"schemas of {n_chars} characters, and at most {MAX_SCHEMAS} are read; shorten or leave out some"
-        )
-
-
-def _wanted_grammar(asked: ReplyFields, functions: Sequence[FunctionFields] = ()) -> Lark | None:
-    """Return the grammar that a client asks for, or that of the JSON that it wants; None if it asks for neither."""
-    wanted = asked.response_format if asked.response_format and asked.response_format.type != "text" else None
-    given = {"tools": functions or None, "response_format": wanted, "grammar": asked.grammar}
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) > 1:
-        raise bad_value(names[1], f"it and {names[0]} both say what may be written; give one of them")
-    if wanted is not None:
-        return _format_grammar(wanted)
-    if asked.grammar is None:
-        return None
-    if len(asked.grammar) > MAX_GRAMMAR:
-        raise bad_value("grammar", f"{len(asked.grammar)} characters, and at most {MAX_GRAMMAR} are read; simplify it")
-    return gbnf_to_lark(asked.grammar)
-
-
-def _format_grammar(wanted: FormatFields) -> Lark:
-    schema: Mapping[str, Any] = {"type": "object"}
-    if wanted.type == "json_schema":
-        if wanted.json_schema is None:
-            raise bad_value("response_format.json_schema", "this field is needed")
-        schema = wanted.json_schema.json_schema
-        _require_short(schema, "response_format.json_schema.schema")
-    try:
-        return schema_to_lark(schema)
-    except SettingsError as error:
-        raise _bad_schema(error) from None
-
-
-def _bad_schema(error: SettingsError) -> ApiError:
-    return bad_value("response_format.json_schema.schema", in_fields(error))

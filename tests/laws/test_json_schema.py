@@ -128,7 +128,7 @@ REFUSED: list[tuple[Any, str]] = [
     (False, "at #: false allows nothing"),
     ([], "at #: not a schema"),
     ({"type": "thing"}, "cannot be kept: Invalid type: thing"),
-    ({"type": "string", "pattern": "(?=a)"}, "cannot be kept: regex parse error"),
+    ({"type": "string", "pattern": "(?=a)"}, "has the group"),
     ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "at #/properties/a/uniqueItems: the keyword"),
     ({"type": "integer", "multipleOf": 0}, "cannot be kept"),
     ({"type": "number", "minimum": 2**53}, "at #/minimum: the bound 9007199254740992 is not a number below"),

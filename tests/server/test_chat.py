@@ -268,3 +268,26 @@ def test_an_answer_tells_its_speed_up_where_it_was_drafted(served: Any) -> None:
     assert all((speed is not None and 0 < speed < 20) == drafted for drafted, speed in speeds)
     assert served.chat(extra_body={"speculation": "off"}).model_extra["edge_spec"]["speed_up"] is None
     assert served.chat(n=2).model_extra["edge_spec"]["speed_up"] is None
+
+
+def test_an_answer_that_was_cut_is_continued(served: Any) -> None:
+    question = {"role": "user", "content": "Tell me a story about a dog. <|im_end|>"}
+    begun = served.chat(messages=[question], temperature=0, max_tokens=6).choices[0].message.content
+    messages = [question, {"role": "assistant", "content": begun}]
+    fields = {"messages": messages, "temperature": 0, "max_tokens": 12}
+    body = {"continue_final_message": True, "add_generation_prompt": False}
+    going_on = served.chat(**fields, extra_body=body).choices[0].message.content
+    whole = served.chat(messages=[question], temperature=0, max_tokens=40).choices[0].message.content
+    assert going_on and whole.startswith(begun + going_on)
+    streamed = served.chat(**fields, extra_body=body, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == going_on
+    # Without the field another turn begins, and without a beginning the model may write anybody's.
+    assert served.chat(**fields).choices[0].message.content != going_on
+    longer = served.chat(**fields).usage.prompt_tokens
+    assert served.chat(**fields, extra_body={"add_generation_prompt": False}).usage.prompt_tokens < longer
+    for wrong, param in (
+        ({"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"continue_final_message": True, "messages": [question]}, "continue_final_message"),
+    ):
+        answer = served.post(json={**fields, **wrong})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == param

@@ -80,3 +80,25 @@ def test_what_a_template_refuses_otherwise_is_an_error() -> None:
         written(TEMPLATES["like Gemma 2's"], [QUESTION, QUESTION], [])
     with pytest.raises(PromptError, match="alternate"):
         written(TEMPLATES["like Gemma 2's"], [SYSTEM, QUESTION, QUESTION], [])
+
+
+@pytest.mark.parametrize("end", ["", "</{{ m.role }}>", "e"])
+@pytest.mark.parametrize("content", ["Once upon", "e", " a </assistant> b ", "<s>", "x\n"])
+@pytest.mark.parametrize("trimmed", ["", "|trim"])
+def test_a_last_message_that_is_continued_ends_the_prompt(end: str, content: str, trimmed: str) -> None:
+    template = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content" + trimmed + " }}" + end
+    template += "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    tokenizer: Any = Names()
+    messages = [QUESTION, {"role": "assistant", "content": content}]
+    text, _ = chat_prompt(PromptBuilder(tokenizer, template, 2), messages, [], {}, continues=True)
+    closing = end.replace("{{ m.role }}", "user")
+    # Space before a text may be cut by a template, space at its end belongs to what is continued.
+    assert text == f"<s><user>Weather?{closing}<assistant>" + (content.lstrip() if trimmed else content)
+
+
+def test_a_template_that_leaves_the_last_message_out_is_refused() -> None:
+    tokenizer: Any = Names()
+    with pytest.raises(PromptError, match="leaves the last message out"):
+        chat_prompt(
+            PromptBuilder(tokenizer, "{{ messages[0].content }}", 2), [QUESTION, ANSWER], [], {}, continues=True
+        )

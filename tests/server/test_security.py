@@ -50,6 +50,13 @@ def test_pages_from_elsewhere_are_refused(served: Any, serve: Callable[..., Any]
     assert found.headers["access-control-allow-origin"] == "https://chat.example"
     asked = {"Origin": "https://chat.example", "Access-Control-Request-Method": "POST"}
     assert httpx2.options(open_to_one.url + "/v1/chat/completions", headers=asked).status_code == 200
+    # A browser asks so before a page of the internet may ask a computer at home.
+    asked["Access-Control-Request-Private-Network"] = "true"
+    found = httpx2.options(open_to_one.url + "/v1/chat/completions", headers=asked)
+    assert found.status_code == 200 and found.headers["access-control-allow-private-network"] == "true"
+    asked["Origin"] = "https://evil.example"
+    found = httpx2.options(open_to_one.url + "/v1/chat/completions", headers=asked)
+    assert found.status_code == 400 and "access-control-allow-origin" not in found.headers
 
 
 def test_a_page_from_elsewhere_may_lead_to_the_page_and_embed_nothing(served: Any) -> None:
