@@ -217,6 +217,25 @@ def test_copies_of_a_conversation_become_the_same_in_any_order(page: Any) -> Non
     assert all(pair == [True, False] for order in ahead for pair in order)
 
 
+def test_a_window_joins_what_it_has_not_heard_of_yet(page: Any) -> None:
+    answering(page, "Yes.")
+    ask(page, "First")
+    expect(last(page)).to_contain_text("Yes.")
+    # What a window writes itself is not told to it.
+    page.evaluate(
+        """() => {
+            const name = Object.keys(localStorage).find((each) => each.startsWith("edge-spec conversation "));
+            const record = JSON.parse(localStorage[name]);
+            record.turns.push({ ...record.turns[0], id: "other", question: "Of the other" });
+            localStorage[name] = JSON.stringify(record);
+        }"""
+    )
+    ask(page, "Second")
+    expect(page.locator("li.user")).to_have_count(3)
+    reload(page)
+    assert sorted(questions(page)) == ["First", "Of the other", "Second"]
+
+
 def test_what_two_windows_wrote_at_the_same_moment_is_written_again(page: Any, windows: Callable[[], Any]) -> None:
     answering(page, "Yes.")
     ask(page, "First")
@@ -417,6 +436,21 @@ def test_a_stopped_answer_says_so_with_its_figures_and_is_continued(page: Any) -
     assert kept["content"] == stopped["content"] + " and this."
     # What has the focus is still there.
     expect(page.locator("#retry")).to_be_focused()
+
+
+def test_the_server_continues_what_was_stopped(page: Any) -> None:
+    without_end(page)
+    ask(page, "Go on and on.")
+    begun(page, 80)
+    page.locator("#stop").click()
+    expect(page.locator("#continue")).to_be_visible()
+    stopped = kept_answer(page)["content"]
+    page.locator("#length").evaluate("(field) => (field.value = 8)")
+    page.locator("#continue").click()
+    expect(last(page).locator(".note")).to_have_text("Stopped at the longest length.")
+    answer = kept_answer(page)
+    assert answer["content"].startswith(stopped) and len(answer["content"]) > len(stopped)
+    assert "".join(text for text, _, _ in answer["tokens"]) == answer["content"]
 
 
 def test_an_answer_at_its_longest_length_says_so(page: Any) -> None:
