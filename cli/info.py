@@ -60,7 +60,7 @@ def _as_json(found: Description) -> dict[str, Any]:
         "head": found.head,
         "mtp_layers": found.n_mtp_layers,
         "parameters": file.n_params,
-        "quantisation": file.quantization,
+        "quantization": file.quantization,
         "bytes": found.file_bytes,
         "layers": file.n_layers,
         "trained_context": file.n_ctx_train,

@@ -31,8 +31,8 @@ def command(as_json: bool, model_dir: str | None) -> int:
     """List the models on this computer, by the names that other verbs take.
 
     These are the ones that come with edge-spec, those in the model folder, and what Hugging Face's tools, ollama and
-    LM Studio have downloaded: they are used where they lie. A drafter that "edge-spec pair" has chosen shows how much
-    faster it made the model on this computer, and the 95 % interval of that.
+    LM Studio have downloaded: they are used where they lie. Sizes are without drafters. A drafter that "edge-spec pair"
+    has chosen shows how much faster it made the model on this computer, and the 95 % interval of that.
     """
     models = list(_described(models_in(model_dir)))
     if as_json:
@@ -44,7 +44,7 @@ def command(as_json: bool, model_dir: str | None) -> int:
         (
             each["name"],
             each["architecture"],
-            each["quantisation"],
+            each["quantization"],
             format_size(each["bytes"]) if each["bytes"] is not None else "",
             _drafter(each),
             each["from"],
@@ -81,14 +81,13 @@ def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
     target = inspect(family.target)
     chosen, draft = chosen_drafter(target), drafter_of(target) or family.draft
     speed_up = chosen.speed_up if chosen is not None else None
-    paths = [path for path in (family.draft, family.intermediate) if path is not None]
     return {
         "name": name,
         "path": str(family.target),
         "from": store,
         "architecture": target.architecture,
-        "quantisation": target.quantization,
-        "bytes": sum(path.stat().st_size for path in (*target.parts, *paths)),
+        "quantization": target.quantization,
+        "bytes": sum(path.stat().st_size for path in target.parts),
         "draft": str(draft) if draft is not None else None,
         "speed_up": speed_up[0] if speed_up is not None else None,
         "interval": list(speed_up[1:]) if speed_up is not None else None,
@@ -102,7 +101,7 @@ def _unreadable(found: Found, problem: str) -> dict[str, Any]:
         "path": str(found.path),
         "from": found.store,
         "architecture": "unusable",
-        "quantisation": "",
+        "quantization": "",
         "bytes": None,
         "draft": None,
         "speed_up": None,

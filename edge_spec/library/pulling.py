@@ -203,10 +203,13 @@ def remove(name: str, folder: Path) -> int:
     """Remove a model from the user's folder; returns the bytes that were freed. What it only links to stays.
 
     Raises:
-        ModelNotFound: it is not there, or what is there is a folder that no model was fetched into.
+        ModelNotFound: it is not there, comes with the package, or what is there is a folder that no model was fetched
+            into.
     """
     paths = [folder / name, folder / f"{name}.gguf"]
     path = next((path for path in paths if path.parent == folder and path.exists() and path != folder), None)
+    if path is None and name in family_names():
+        raise ModelNotFound(f"{name} comes with edge-spec", hint="it is removed with the package only")
     if path is None or name.startswith("."):
         raise ModelNotFound(f"{folder} holds no model {name!r}", hint="`edge-spec list` shows what it holds")
     if path.is_dir() and not (path / MANIFEST).is_file():

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,11 @@ def wanted(name: str, own_catalogue: Path | None = None, *, endpoint: str = "") 
     repo, _, asked = name.partition(":")
     if _REPOSITORY.fullmatch(repo) and asked.isprintable():
         return Wanted(name="", sources={"target": Source(repo=repo, patterns=_patterns(asked))})
-    known = ", ".join(sorted(catalogue))
+    near = get_close_matches(name, catalogue, 1)
+    meant = f"did you mean {near[0]}? " if near else ""
     raise ModelNotFound(
-        f"the catalogue has no model {name!r}", hint=f"it has {known}; org/repo, org/repo:Q4_0 and addresses work too"
+        f"the catalogue has no model {name!r}",
+        hint=f"{meant}`edge-spec pull` lists those that it has; org/repo, org/repo:Q4_0 and addresses work too",
     )
 
 

@@ -46,6 +46,11 @@ def test_a_model_in_the_model_folder_is_listed_and_run_by_name(
     found = {each["name"]: each for each in records(said("list", "--json"))}
     assert found["tiny"]["path"] == str(tiny)
     assert found["demo"]["draft"] == str(resolve_family("demo").draft)
+    for name in ("tiny", "demo"):
+        (described,) = records(said("info", name, "--json"))
+        assert {key: described[key] for key in ("bytes", "quantization")} == {
+            key: found[name][key] for key in ("bytes", "quantization")
+        }
     for name in ("tiny", str(tiny)):
         assert records(said("info", name, "--json"))[0]["path"] == str(tiny)
         assert said("info", name).startswith("name             tiny\n")

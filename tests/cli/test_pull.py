@@ -74,6 +74,7 @@ def test_a_model_is_pulled_found_and_removed(hub: FakeHub, home: Path, capsys: p
     assert "tiny-Q4_0.gguf" in said(capsys, "info", str(larger))
     assert "tiny is removed" in said(capsys, "rm", "tiny")
     assert "holds no model 'tiny'" in said(capsys, "rm", "tiny", code=1)
+    assert "demo comes with edge-spec" in said(capsys, "rm", "demo", code=1)
 
 
 @pytest.mark.parametrize(("option", "value"), [("--memory", "banana"), ("--ctx", "-1"), ("--ctx", "1+")])
@@ -152,6 +153,8 @@ def test_without_a_name_the_catalogue_is_listed(home: Path, capsys: pytest.Captu
 
 def test_wrong_names_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the catalogue has no model 'qwen9'" in said(capsys, "pull", "qwen9", code=1)
+    near = said(capsys, "pull", "quen3-4b", code=1)
+    assert "'quen3-4b'; did you mean qwen3-4b? `edge-spec pull` lists" in near and "smollm2" not in near
     assert "--as" in said(capsys, "pull", "qwen3-4b", "--as", "../up", code=2)
     assert "contradict" in said(capsys, "pull", "qwen3-4b", "--draft", "a/b", "--no-drafts", code=2)
 

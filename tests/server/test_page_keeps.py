@@ -186,7 +186,8 @@ def test_windows_show_what_another_one_adds_to_the_same_conversation(page: Any, 
 def test_copies_of_a_conversation_become_the_same_in_any_order(page: Any) -> None:
     joined = page.evaluate(
         """async () => {
-            const { addTurn, created, isAhead, join, setAnswer, setSystem, takeBack } = await import("./conversation.js");
+            const made = await import("./conversation.js");
+            const { addTurn, created, isAhead, join, setAnswer, setSystem, takeBack } = made;
             const copy = (value) => structuredClone(value);
             const first = created();
             addTurn(first, "both");
@@ -196,7 +197,8 @@ def test_copies_of_a_conversation_become_the_same_in_any_order(page: Any) -> Non
             setAnswer(second.turns[0], { ...second.turns[0].answer, content: "an answer" });
             addTurn(third, "of the third");
             takeBack(addTurn(third, "taken back"));
-            const orders = [[first, second, third], [third, second, first], [second, first, third], [third, first, second]];
+            const orders = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]]
+                .map((order) => order.map((number) => [first, second, third][number]));
             const seen = orders.map((order) => {
                 const all = copy(order[0]);
                 for (const each of [...order, ...order]) join(all, copy(each));
@@ -208,10 +210,30 @@ def test_copies_of_a_conversation_become_the_same_in_any_order(page: Any) -> Non
     (all_joined,), ahead = joined
     found = json.loads(all_joined)
     assert found["system"]["text"] == "of the first"
-    assert [(turn["question"], turn["answer"]["content"]) for turn in found["turns"]][0] == ("both", "an answer")
+    assert [found["turns"][0][part] for part in ("question", "draws")] == ["both", 0]
+    assert found["turns"][0]["answer"]["content"] == "an answer"
     assert {turn["question"] for turn in found["turns"]} == {"both", "of the second", "of the third", ""}
     # The whole knows what each copy does not, never the other way.
     assert all(pair == [True, False] for order in ahead for pair in order)
+
+
+def test_a_window_joins_what_it_has_not_heard_of_yet(page: Any) -> None:
+    answering(page, "Yes.")
+    ask(page, "First")
+    expect(last(page)).to_contain_text("Yes.")
+    # What a window writes itself is not told to it.
+    page.evaluate(
+        """() => {
+            const name = Object.keys(localStorage).find((each) => each.startsWith("edge-spec conversation "));
+            const record = JSON.parse(localStorage[name]);
+            record.turns.push({ ...record.turns[0], id: "other", question: "Of the other" });
+            localStorage[name] = JSON.stringify(record);
+        }"""
+    )
+    ask(page, "Second")
+    expect(page.locator("li.user")).to_have_count(3)
+    reload(page)
+    assert sorted(questions(page)) == ["First", "Of the other", "Second"]
 
 
 def test_what_two_windows_wrote_at_the_same_moment_is_written_again(page: Any, windows: Callable[[], Any]) -> None:
@@ -282,7 +304,7 @@ def test_a_full_store_is_told_and_loses_nothing_that_is_shown(page: Any) -> None
     fill_store(page)
     ask(page, "Second")
     expect(page.locator("li.assistant")).to_have_count(2)
-    expect(page.locator("#unkept")).to_contain_text("no room left")
+    expect(page.locator("#unkept")).to_contain_text("keeps no more")
     page.locator("#new").click()
     ask(page, "Third")
     expect(last(page)).to_contain_text("Yes.")
@@ -321,7 +343,7 @@ def test_deleting_a_conversation_makes_room_for_the_others(page: Any) -> None:
     answering(page, "Yes. " * 200)
     page.locator("#new").click()
     ask(page, "Small")
-    expect(page.locator("#unkept")).to_contain_text("no room left")
+    expect(page.locator("#unkept")).to_contain_text("keeps no more")
     page.locator("#list-button").click()
     page.get_by_role("button", name="Delete Large").click()
     expect(page.locator("#unkept")).to_be_empty()
@@ -381,7 +403,7 @@ def test_a_former_history_without_room_stays_where_it_is(page: Any) -> None:
     fill_store(page)
     reload(page)
     assert questions(page) == ["Large"]
-    expect(page.locator("#unkept")).to_contain_text("no room left")
+    expect(page.locator("#unkept")).to_contain_text("keeps no more")
     assert "edge-spec conversations" in page.evaluate("Object.keys(localStorage)")
     page.locator("#list-button").click()
     page.get_by_role("button", name="Delete Large").click()
@@ -414,6 +436,21 @@ def test_a_stopped_answer_says_so_with_its_figures_and_is_continued(page: Any) -
     assert kept["content"] == stopped["content"] + " and this."
     # What has the focus is still there.
     expect(page.locator("#retry")).to_be_focused()
+
+
+def test_the_server_continues_what_was_stopped(page: Any) -> None:
+    without_end(page)
+    ask(page, "Go on and on.")
+    begun(page, 80)
+    page.locator("#stop").click()
+    expect(page.locator("#continue")).to_be_visible()
+    stopped = kept_answer(page)["content"]
+    page.locator("#length").evaluate("(field) => (field.value = 8)")
+    page.locator("#continue").click()
+    expect(last(page).locator(".note")).to_have_text("Stopped at the longest length.")
+    answer = kept_answer(page)
+    assert answer["content"].startswith(stopped) and len(answer["content"]) > len(stopped)
+    assert "".join(text for text, _, _ in answer["tokens"]) == answer["content"]
 
 
 def test_an_answer_at_its_longest_length_says_so(page: Any) -> None:
@@ -538,6 +575,16 @@ def test_the_line_of_figures_begins_where_all_else_does(page: Any, width: int) -
     expect(page.locator("#bytes")).to_contain_text("MiB")
     left = page.locator("#figures label").bounding_box()["x"]
     assert abs(left - page.locator("#question").bounding_box()["x"]) < 1
+
+
+def test_what_is_told_of_an_answer_is_seen_without_scrolling(page: Any) -> None:
+    answering(page, "\n\n".join(f"Line {n}" for n in range(60)), ended_by="length")
+    ask(page, "Many lines, please.")
+    expect(page.locator("#continue")).to_be_in_viewport()
+    # Who reads further up is left there.
+    page.locator("main").evaluate("(main) => (main.scrollTop = 100)")
+    page.locator("#colors").evaluate("(box) => box.click()")
+    assert page.locator("main").evaluate("(main) => main.scrollTop") == 100
 
 
 def test_selected_text_stays_selected_while_another_window_writes(page: Any, windows: Callable[[], Any]) -> None:

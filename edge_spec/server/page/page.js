@@ -56,6 +56,9 @@ function isLast(turn) {
 }
 
 function show() {
+  const main = document.querySelector("main");
+  // Who reads further up is left there.
+  const follows = main.scrollHeight - main.scrollTop - main.clientHeight < 48;
   const isWriting = writing.isIn(current);
   const turns = turnsOf(current);
   messages.show(turns, look, $("colors").checked);
@@ -66,13 +69,14 @@ function show() {
   $("unkept").textContent = unkept();
   if (document.activeElement !== $("system")) $("system").value = current.system.text;
   list.show(conversations.has(current) ? listed() : [current, ...listed()], current, (each) => writing.isIn(each));
+  if (follows) showEnd();
 }
 
 // Why something that is shown would be gone with this window.
 function unkept() {
   if (conversations.isFull) {
-    return "This browser has no room left for conversations, or keeps none: what is new is gone when the page is closed. "
-      + "Delete other conversations, or copy what you need.";
+    return "This browser keeps no more: what is new here is gone when the page is closed. Delete other conversations, or "
+      + "copy what you need.";
   }
   if (conversations.has(current) || isEmpty(current)) return "";
   return "This conversation was deleted in another window. It is kept again when you go on with it.";
@@ -85,11 +89,7 @@ function showSoon(conversation) {
   if (picture || conversation !== current) return;
   picture = requestAnimationFrame(() => {
     picture = 0;
-    const main = document.querySelector("main");
-    // Who reads further up is left there.
-    const follows = main.scrollHeight - main.scrollTop - main.clientHeight < 48;
     show();
-    if (follows) showEnd();
   });
 }
 
