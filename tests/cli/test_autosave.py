@@ -15,6 +15,7 @@ from played_conversation import Played, Script, errors
 
 import edge_spec
 from edge_spec.chat import ChatSession
+from edge_spec.chat.exclusive import exclusive
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
@@ -232,6 +233,13 @@ def test_a_file_that_was_removed_is_written_again(model: TextModel, tmp_path: Pa
     talker.say("two")
     assert talker.autosave.path == path
     assert questions(model, path) == ["one", "two"]
+
+
+def test_a_lock_does_not_go_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / ".a.chat.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"a\.chat"), exclusive(tmp_path / "a.chat"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_processes_that_save_at_once_lose_nothing(tmp_path: Path) -> None:
