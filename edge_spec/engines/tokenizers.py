@@ -1,21 +1,27 @@
 """Tokenizers by kind of file, whichever engine computes.
 
-A GGUF's tokenizer is llama.cpp's. A published ONNX model's is the ``tokenizer.json`` next to it. Grammars are
-llguidance's for both.
+A GGUF's vocabulary is read here, and by llama.cpp where it is of another kind. A published ONNX model's tokenizer is
+the ``tokenizer.json`` next to it. Grammars are llguidance's for all.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from edge_spec.errors import Sentence
-from edge_spec.llama_cpp.weights import LlamaWeights, vocabulary_bytes
+from edge_spec.extras import not_installed
+from edge_spec.llama_cpp.weights import vocabulary_bytes
 from edge_spec.memory import Footprint, Ledger
 from edge_spec.memory.usage import trim_heap
-from edge_spec.models import ModelFile
-from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
+from edge_spec.models import ModelFile, json_tokenizer
+from edge_spec.models.gguf.header import read_header
+from edge_spec.models.gguf_tokenizer import memory
+from edge_spec.models.gguf_tokenizer.tokenizer import GGUFTokenizer
+from edge_spec.models.gguf_tokenizer.vocabulary import KINDS, is_known_vocabulary
+from edge_spec.models.json_tokenizer import JsonTokenizer
 from edge_spec.models.onnx.config_files import TOKENIZER
 from edge_spec.sampling.lark import Lark
 from edge_spec.tokens.tokenizer import FileTokenizer
@@ -32,21 +38,33 @@ def open_tokenizer(file: ModelFile) -> FileTokenizer:
     """Return the tokenizer of a file, without its weights.
 
     Raises:
-        UnsupportedModel: the library that reads this kind of tokenizer cannot read it.
+        UnsupportedModel: it contradicts itself, or what reads this kind of tokenizer cannot read it.
+        EdgeSpecError: llama.cpp would read it, and is not installed.
     """
     graph = file.graph
     if graph is not None:
         return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
+    header = read_header(file.path)
+    if is_known_vocabulary(header):
+        return GGUFTokenizer(header)
+    if find_spec("llama_cpp") is None:
+        raise not_installed(f"llama.cpp, which reads the vocabulary of {file.path.name},", "llama")
+    from edge_spec.llama_cpp.weights import LlamaWeights
+
     return LlamaWeights(file.path, vocab_only=True)
 
 
 def with_tokenizer(footprint: Footprint, file: ModelFile) -> Footprint:
     """Return the footprint of a model whose tokenizer is opened besides its weights, before them."""
     size = file.graph.tokenizer if file.graph is not None else None
-    if size is None:
-        return replace(footprint, vocabulary_bytes=vocabulary_bytes(file.vocabulary.n_tokens, file.n_merges))
-    held = tokenizer_bytes(size)
-    loading = loading_peak_bytes(size) - held - footprint.weight_bytes
+    counts = file.vocabulary.n_tokens, file.n_merges
+    if size is not None:
+        held, peak = json_tokenizer.tokenizer_bytes(size), json_tokenizer.loading_peak_bytes(size)
+    elif file.vocabulary.kind in KINDS:
+        held, peak = memory.tokenizer_bytes(*counts), memory.loading_peak_bytes(*counts)
+    else:
+        return replace(footprint, vocabulary_bytes=vocabulary_bytes(*counts))
+    loading = peak - held - footprint.weight_bytes
     return replace(footprint, vocabulary_bytes=held, loading_bytes=max(footprint.loading_bytes, loading))
 
 

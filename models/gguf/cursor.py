@@ -9,6 +9,8 @@ the process.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -27,6 +29,7 @@ STRING = 8
 ARRAY = 9
 
 _FIRST_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 18
 _U64 = struct.Struct("<Q")
 
 
@@ -67,30 +70,46 @@ class GGUFArray:
         Raises:
             ModelNotFound, TruncatedModel: the file was removed or cut off since its header was read.
         """
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                data = file.read(self.n_bytes)
-        except OSError as error:
-            raise ModelNotFound(f"{self.path} cannot be read ({error.strerror})", hint="was it moved?") from error
+        with self._open() as file:
+            data = file.read(self.n_bytes)
         if len(data) < self.n_bytes:
             raise truncated(self.path, self.n_bytes - len(data))
         return data
 
     def decode(self) -> tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | tuple[str, ...]:
         """Return the elements, ``[length]``. Bytes of a string that are not UTF-8 become U+FFFD."""
-        data = self.raw()
         if self.element_type != STRING:
-            return struct.unpack(f"<{self.length}{VALUE_TYPES[self.element_type]}", data)
-        texts: list[str] = []
-        at = 0
-        for _ in range(self.length):
-            if at + 8 > len(data):
-                raise damaged(self.path, "an array changed while it was read")
-            end = at + 8 + int(_U64.unpack_from(data, at)[0])
-            texts.append(data[at + 8 : end].decode(errors="replace"))
-            at = end
-        return tuple(texts)
+            return struct.unpack(f"<{self.length}{VALUE_TYPES[self.element_type]}", self.raw())
+        return tuple(text.decode(errors="replace") for text in self.texts())
+
+    def texts(self) -> Iterator[bytes]:
+        """Yield the elements, which are strings, as they are in the file, without reading all of them at once.
+
+        Raises:
+            ModelNotFound, TruncatedModel, NotAModel: the file was removed, cut off or changed since its header was
+                read.
+        """
+        with self._open() as file:
+            read, unpack, left = file.read, _U64.unpack, self.n_bytes
+            for _ in range(self.length):
+                head = read(8)
+                n_bytes = unpack(head)[0] if len(head) == 8 else 0
+                left -= 8 + n_bytes
+                if left < 0:
+                    raise damaged(self.path, "an array changed while it was read")
+                text = read(n_bytes)
+                if len(head) + len(text) < 8 + n_bytes:
+                    raise truncated(self.path, 8 + n_bytes - len(head) - len(text))
+                yield text
+
+    @contextmanager
+    def _open(self) -> Iterator[BinaryIO]:
+        try:
+            with self.path.open("rb", buffering=_READ_BYTES) as file:
+                file.seek(self.offset)
+                yield file
+        except OSError as error:
+            raise ModelNotFound(f"{self.path} cannot be read ({error.strerror})", hint="was it moved?") from error
 
 
 class Cursor:

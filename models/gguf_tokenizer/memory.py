@@ -1,0 +1,28 @@
+"""What the tokenizer of a GGUF takes."""
+
+from __future__ import annotations
+
+__all__ = ["loading_peak_bytes", "tokenizer_bytes"]
+
+_OWN_BYTES = 4 << 20
+"""Categories of characters, expressions, and words that are remembered."""
+
+
+def tokenizer_bytes(n_tokens: int, n_merges: int) -> int:
+    """Return what a loaded tokenizer takes.
+
+    A hash table and texts of tokens, another one of merges, and the numbers of both, which they share. Compared with
+    vocabularies of 32,000 to 262,144 tokens and up to 515,000 merges on CPython 3.11: each within 10 % or 2 MiB.
+    """
+    texts = 56 * n_tokens + 48 * n_merges
+    return _OWN_BYTES + texts + 32 * max(n_tokens, n_merges) + _table_bytes(n_tokens) + _table_bytes(n_merges)
+
+
+def _table_bytes(n: int) -> int:
+    """Return the size of a dictionary: a power of two, of which at most two thirds are used."""
+    return 20 << max(3, (3 * n // 2).bit_length()) if n else 0
+
+
+def loading_peak_bytes(n_tokens: int, n_merges: int) -> int:
+    """Return the most that a tokenizer takes while it is loaded: tables are copied when they grow."""
+    return tokenizer_bytes(n_tokens, n_merges) * 4 // 3
