@@ -1,19 +1,25 @@
 """Builds the parts in C. Everything else about the package is in pyproject.toml.
 
 They are plain shared libraries that ctypes loads; they know nothing of Python, so one build serves every Python
-version. Without a working C compiler the package installs all the same and does their work in Python.
+version. Where the system has no working C compiler, ``compiler/backend.py`` asks for one. Without that the package
+installs all the same: drawing and memory do their work in Python, and models need another engine.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.editable_wheel import editable_wheel
+from setuptools.errors import CCompilerError
 
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))
 TRAINING = Path("training", "pyproject.toml")
@@ -32,13 +38,33 @@ FLAGS = {
 
 
 class BuildLibraries(build_ext):
+    def build_extensions(self) -> None:
+        one_by_one = self.compiler.compile
+
+        def compile_all(sources: list[str], **how: Any) -> list[str]:
+            """Compile as many sources at once as there are processors."""
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                parts = list(pool.map(lambda source: one_by_one([source], **how), sources))
+            return [each for part in parts for each in part]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
     def build_extension(self, ext: Extension) -> None:
         kind = "msvc" if self.compiler.compiler_type == "msvc" else "unix"
         ext.extra_compile_args = FLAGS[kind]
         note = Path(self.get_ext_fullpath(ext.name)).with_name("not_built.txt")
         note.unlink(missing_ok=True)
         try:
-            super().build_extension(ext)
+            try:
+                super().build_extension(ext)
+            except CCompilerError:
+                if self.compiler.compiler_type == "msvc" or find_spec("ziglang") is None:
+                    raise
+                # Its own default is this very processor.
+                compiler = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline", "-fPIC"]
+                self.compiler.set_executables(compiler_so=compiler, linker_so=[*compiler, "-shared"])
+                super().build_extension(ext)
         except Exception as error:
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(f"{error}\n", encoding="utf-8")

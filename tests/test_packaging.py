@@ -73,7 +73,7 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert run(code).strip() == "[]"
 
 
-@pytest.mark.parametrize("extra", ["serve", "hub", "smollm2", "training", "benchmarks"])
+@pytest.mark.parametrize("extra", ["serve", "hub", "llama", "training", "benchmarks"])
 def test_what_an_extra_brings_can_be_installed_from_anywhere(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"][extra]
     command = how_to_install(extra)

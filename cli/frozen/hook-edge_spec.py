@@ -3,14 +3,18 @@
 
 from PyInstaller.utils.hooks import collect_data_files, collect_dynamic_libs, collect_submodules, copy_metadata
 
+from edge_spec.llama_cpp.library import why_not_installed
+
 
 def _is_used(name: str) -> bool:
     return not name.startswith(("edge_spec.training", "edge_spec.cli.frozen"))
 
 
-hiddenimports = [*collect_submodules("edge_spec", filter=_is_used), "llama_cpp.llama_cpp"]
-binaries = collect_dynamic_libs("edge_spec") + collect_dynamic_libs("llama_cpp")
-datas = [
-    *collect_data_files("edge_spec", excludes=["training"]),
-    *(entry for name in ("edge-spec", "llama-cpp-python", "onnxruntime") for entry in copy_metadata(name)),
-]
+hiddenimports = collect_submodules("edge_spec", filter=_is_used)
+binaries = collect_dynamic_libs("edge_spec")
+datas = collect_data_files("edge_spec", excludes=["training"]) + copy_metadata("edge-spec")
+datas += copy_metadata("onnxruntime")
+if why_not_installed() is None:  # the extra `llama`
+    hiddenimports += ["llama_cpp.llama_cpp"]
+    binaries += collect_dynamic_libs("llama_cpp")
+    datas += copy_metadata("llama-cpp-python")

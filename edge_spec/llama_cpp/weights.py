@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from edge_spec.memory.usage import trim_heap
 from edge_spec.tokens.known_tokens import KnownTokens, require_unicode
 from edge_spec.tokens.shown import is_mark
 
-__all__ = ["LlamaWeights", "vocabulary_bytes"]
+__all__ = ["LlamaWeights", "read_as_a_trial", "vocabulary_bytes"]
+
+_TRIED_N_CTX, _TRIED_TOKENS = 256, 2000
 
 
 class LlamaWeights(KnownTokens):
@@ -261,6 +264,27 @@ class LlamaWeights(KnownTokens):
         handle, self._handle = self._handle, None
         if handle:
             self._c.llama_model_free(handle)
+
+
+def read_as_a_trial(path: Path, text: str | None) -> None:
+    """Read a file in every way in which models of it do; what is wrong with it may end the process.
+
+    Args:
+        text: is turned into tokens and back; None for nothing.
+    """
+    try:
+        weights = LlamaWeights(path, dry=True)
+    except UnsupportedModel:
+        # The vocabulary may be read all the same.
+        weights = LlamaWeights(path, vocab_only=True)
+    with closing(weights):
+        if text is not None:
+            weights.text(weights.tokenize_as_it_is(text.encode(), add_special=True))
+            for token in range(0, weights.n_vocab, max(1, weights.n_vocab // _TRIED_TOKENS)):
+                weights.token_bytes(token)
+                weights.name(token)
+        if weights.is_dry:
+            weights.make_context(_TRIED_N_CTX)
 
 
 def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:

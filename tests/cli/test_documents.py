@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 from document_world import DocumentWorld
-from documents import A_FILE, BY_CI, DOCUMENTS, NOT_RUN, ROOT, RUN, Block, blocks_of, examples_of
+from documents import A_FILE, ALSO_BY_CI, BY_CI, DOCUMENTS, NOT_RUN, ROOT, RUN, Block, blocks_of, examples_of
 
 from edge_spec.cli.command import root
 
@@ -43,7 +43,7 @@ SMALL = {
 
 WAYS = [pytest.param(SHORT, id="short"), pytest.param(SMALL, id="as-written", marks=pytest.mark.slow)]
 
-N_NOT_RUN, N_BY_CI = 7, 5
+N_NOT_RUN, N_BY_CI = 7, 7
 
 
 def context_of(command: click.Command, name: str | None = None) -> click.Context:
@@ -178,10 +178,14 @@ def test_ci_runs_what_is_left_to_it(tmp_path: Path) -> None:
     # As .ci/run does, before anything is installed.
     subprocess.run([sys.executable, "-I", "-S", str(script), str(tmp_path)], check=True)
     written = [path.read_text("utf-8") for path in sorted(tmp_path.iterdir())]
-    marked = [block for document in SHOWN.values() for block in document if block.marker == BY_CI]
+    marks = (BY_CI, ALSO_BY_CI)
+    marked = [block for document in SHOWN.values() for block in document if block.marker in marks]
     assert written == [f"# {block.place}\n{block.text}" for block in marked]
-    in_readme = [block.text for block in SHOWN["README.md"] if block.marker == BY_CI]
+    in_readme = [block.text for block in SHOWN["README.md"] if block.marker in marks]
     assert [sum(program in text for text in in_readme) for program in ("edge-spec run ", "-m pytest")] == [1, 1]
+    # The first command makes the environment that the others use, and needs no llama.cpp.
+    assert "activate" in in_readme[0] and "llama]" not in in_readme[0]
+    assert any(block.marker == ALSO_BY_CI for block in SHOWN["README.md"])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

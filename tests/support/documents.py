@@ -8,6 +8,7 @@ A comment right before a block may say how it is treated::
 
     <!-- file: ~/.config/edge-spec/config.toml -->   it is written there, for the blocks after it
     <!-- run by .ci/run -->                          what only a fresh environment can show
+    <!-- also run by .ci/run -->                     the tests run it, and so does that script
     <!-- not run: it takes a week -->                with the reason
 """
 
@@ -18,12 +19,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["A_FILE", "BY_CI", "DOCUMENTS", "NOT_RUN", "ROOT", "RUN", "Block", "blocks_of", "examples_of"]
+__all__ = ["ALSO_BY_CI", "A_FILE", "BY_CI", "DOCUMENTS", "NOT_RUN", "ROOT", "RUN", "Block", "blocks_of", "examples_of"]
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-A_FILE, BY_CI, NOT_RUN = "file: ", "run by .ci/run", "not run: "
+A_FILE, BY_CI, ALSO_BY_CI, NOT_RUN = "file: ", "run by .ci/run", "also run by .ci/run", "not run: "
 
 RUN = ("sh", "console", "python")
 """What is run, as the fence names it: commands, commands with what they print, programs."""
@@ -80,7 +81,7 @@ def examples_of(name: str, text: str) -> Block | None:
 
 def _write(folder: Path) -> None:
     """Write the blocks that are left to ``.ci/run``, so that their names are in the order of the documents."""
-    marked = [block for document in DOCUMENTS for block in blocks_of(document) if block.marker == BY_CI]
+    marked = [block for each in DOCUMENTS for block in blocks_of(each) if block.marker in (BY_CI, ALSO_BY_CI)]
     for number, block in enumerate(marked, 1):
         (folder / f"{number:02}.sh").write_text(f"# {block.place}\n{block.commands}", encoding="utf-8")
 

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.engines.records import write_whole
-from edge_spec.errors import BAD_RECORD, Arguments, DiskFull, ModelFileError, Sentence
+from edge_spec.engines.registry import use
+from edge_spec.errors import BAD_RECORD, DiskFull, ModelFileError, Sentence
 from edge_spec.foreign import read_json
 from edge_spec.models.model_file import ModelFile
 
@@ -63,7 +64,7 @@ def require_name(folder: Path) -> None:
     except UnicodeEncodeError:
         raise ModelFileError(
             f"the cache folder {folder} has a name that is not UTF-8, and ONNX Runtime opens no such files",
-            hint=Sentence("give another {cache_dir}, or use {instead}", instead=Arguments(engine="llama")),
+            hint=Sentence("give another {cache_dir}, or {use}", use=use("llama")),
         ) from None
 
 
@@ -96,7 +97,7 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
         f"the ONNX form of {file.path.name} in {folder}",
         needed_bytes=n_bytes,
         available_bytes=shutil.disk_usage(existing(folder)).free,
-        hint=Sentence("free some space, or use {instead}", instead=Arguments(engine="llama")),
+        hint=Sentence("free some space, or {use}", use=use("llama")),
     )
 
 

@@ -1,0 +1,53 @@
+"""setuptools as the build backend, which asks for a C compiler from the package index where the system has none."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from setuptools import build_meta
+from setuptools._distutils.ccompiler import new_compiler
+from setuptools._distutils.sysconfig import customize_compiler
+from setuptools.build_meta import *  # noqa: F403  (all other hooks are its own)
+
+__all__ = ["get_requires_for_build_editable", "get_requires_for_build_wheel"]
+
+_COMPILER = "ziglang>=0.13"
+"""Clang with all that it needs, some 100 MB."""
+
+_PLATFORMS = ("linux", "darwin"), ("x86_64", "aarch64", "arm64")
+"""Where it is and was tried, or is like that; on others the installation succeeds without what is compiled."""
+
+_PROGRAM = "#include <math.h>\n#include <stdint.h>\nint nothing(void) { return 0; }\n"
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *_compiler()]
+
+
+def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
+    return [*build_meta.get_requires_for_build_editable(config_settings), *_compiler()]
+
+
+def _compiler() -> list[str]:
+    systems, machines = _PLATFORMS
+    is_there = sys.platform in systems and platform.machine() in machines
+    return [_COMPILER] if is_there and not _compiles() else []
+
+
+def _compiles() -> bool:
+    """Return whether setuptools finds a compiler that works."""
+    with TemporaryDirectory() as folder:
+        source = Path(folder, "nothing.c")
+        source.write_text(_PROGRAM, encoding="utf-8")
+        try:
+            compiler = new_compiler()
+            customize_compiler(compiler)
+            objects = compiler.compile([str(source)], output_dir=folder)
+            compiler.link_shared_object(objects, str(Path(folder, "nothing.so")))
+        except Exception:
+            return False
+    return True
