@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.errors import BAD_RECORD, ModelFileError
-from edge_spec.foreign import BAD_ARCHIVE
+from edge_spec.foreign import BAD_ARCHIVE, parse_json
 from edge_spec.models.beside import beside
 from edge_spec.training.settings import HeadShape, Shape
 
@@ -85,14 +85,17 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:
-    """Return what ``write_json`` has written.
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object that ``write_json`` has written.
 
     Raises:
         ModelFileError: the file is damaged.
     """
     try:
-        return json.loads(path.read_text("utf-8"))
+        found = parse_json(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it holds no object")
+        return found
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path} is damaged ({error})", hint="remove it and run again") from error
 
@@ -121,7 +124,7 @@ def read_weights(path: Path) -> tuple[Shape, dict[str, npt.NDArray[np.float16]]]
     """
     with arrays_of(path, "trained weights", hint="run the stage that trains it") as found:
         arrays = dict(found)
-        return _shape_of(json.loads(arrays.pop("shape").tobytes())), arrays
+        return _shape_of(parse_json(arrays.pop("shape").tobytes())), arrays
 
 
 def _shape_of(sizes: dict[str, Any]) -> Shape:

@@ -6,17 +6,18 @@ per line, in files that end in ``.jsonl`` or ``.jsonl.xz``.
 
 from __future__ import annotations
 
-import json
 import lzma
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import Any, TextIO, cast
 
 from edge_spec.errors import ModelFileError
+from edge_spec.foreign import parse_json
 from edge_spec.training.requests import request_for
 
 __all__ = ["TEMPLATE", "Document", "Span", "read_documents", "read_records", "spans_of"]
@@ -49,7 +50,9 @@ _NAMES = (
     "Vera",
     "Will",
 )
-_TRAILING = re.compile(r"[ \t\u00a0]+(?=\n|$)")
+_LONGEST_LINE = 16 << 20
+# From where spaces begin, and whole: else a run of them would be read anew from each.
+_TRAILING = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]++(?=\n|$)")
 _INNER = re.compile(r"(?<=\S)[ \t\u00a0]+")
 _BLANKS = re.compile(r"\n{3,}")
 _PLACEHOLDER = re.compile(r"\[(?:user ?([12])(?:'s)?(?: name)?|(?:your |user)?name)\]", re.IGNORECASE)
@@ -95,12 +98,22 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, start=1):
-                record = json.loads(line)
+            for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE + 1), ""), start=1):
+                if len(line) > _LONGEST_LINE:
+                    raise ModelFileError(
+                        f"line {number} of {path} has more than {_LONGEST_LINE >> 20} million characters",
+                        hint="write one JSON object per line, and longer texts in parts",
+                    )
+                record = parse_json(line)
                 if not _is_record(record):
                     raise ModelFileError(
                         f"line {number} of {path} is not a valid record",
                         hint='give it a "text", or "turns" that are objects with a "role" and a "text"',
+                    )
+                if not _is_unicode(record):
+                    raise ModelFileError(
+                        f"line {number} of {path} holds half of a surrogate pair, which is no text",
+                        hint="write it anew from the original text",
                     )
                 yield record
     except (OSError, ValueError, lzma.LZMAError, EOFError) as error:
@@ -119,6 +132,16 @@ def _is_record(record: Any) -> bool:
         or (isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("text"), str))
         for turn in turns
     )
+
+
+def _is_unicode(record: Mapping[str, Any]) -> bool:
+    turns = record["turns"] if "turns" in record else (record["text"],)
+    texts = [turn if isinstance(turn, str) else turn["text"] for turn in turns]
+    try:
+        "".join((*texts, str(record.get("source", "")))).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_documents(

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.errors import ModelFileError
+from edge_spec.errors import BAD_RECORD, ModelFileError
+from edge_spec.foreign import parse_json
 from edge_spec.training.corpus import Document
 from edge_spec.training.vocabulary import END, TextEncoder
 
@@ -79,8 +80,8 @@ class Corpus:
 
     def __init__(self, folder: Path, *, row: int, weights: Mapping[str, float], seed: int) -> None:
         try:
-            self.sources: dict[str, dict[str, int]] = json.loads((folder / "corpus.json").read_text("utf-8"))["sources"]
-        except (OSError, ValueError) as error:
+            self.sources: dict[str, dict[str, int]] = parse_json((folder / "corpus.json").read_text("utf-8"))["sources"]
+        except (OSError, *BAD_RECORD) as error:
             raise ModelFileError(f"{folder} holds no prepared corpus", hint="run the stage prepare first") from error
         self._folder, self.row, self._seed = folder, row, seed
         weight = [weights.get(name, 1.0) for name in self.sources]

@@ -6,12 +6,12 @@ Single digits let small models copy times and sums.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import BAD_RECORD, ModelFileError
+from edge_spec.foreign import parse_json
 from edge_spec.training.corpus import Document, Span
 
 __all__ = ["END", "PRE_TOKENIZER", "SPECIAL", "TextEncoder", "make_vocabulary", "vocabulary_fields"]
@@ -93,7 +93,7 @@ def vocabulary_fields(path: Path) -> tuple[list[str], list[int], list[str]]:
         ModelFileError: the file is not a vocabulary that ``make_vocabulary`` has written.
     """
     try:
-        model = json.loads(path.read_text(encoding="utf-8"))["model"]
+        model = parse_json(path.read_text(encoding="utf-8"))["model"]
         tokens = [text for text, _ in sorted(model["vocab"].items(), key=lambda item: int(item[1]))]
         merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     except (OSError, *BAD_RECORD) as error:

@@ -14,6 +14,9 @@ __all__ = ["Stamp", "exclusive", "stamp_of"]
 
 Stamp = tuple[int, int, int]
 
+_NOT_THROUGH_LINKS = getattr(os, "O_NOFOLLOW", 0)
+"""A lock that somebody else made a link would make an empty file where it leads."""
+
 
 def stamp_of(path: Path | None) -> Stamp | None:
     """Return a value that changes with the content of a file; None if there is no file."""
@@ -57,12 +60,12 @@ def exclusive(path: Path) -> Iterator[None]:
 
 def _locked(lock: Path) -> int:
     while True:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | _NOT_THROUGH_LINKS, 0o600)
         # Where a file system has no locks, go on as if there were no other process.
         with suppress(OSError):
             _wait_for(handle)
         try:
-            if os.path.samestat(os.fstat(handle), lock.stat()):
+            if os.path.samestat(os.fstat(handle), lock.lstat()):
                 return handle
         except FileNotFoundError:
             pass

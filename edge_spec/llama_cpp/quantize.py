@@ -14,6 +14,7 @@ from edge_spec.errors import BackendError, DiskFull, Sentence, SettingsError, Un
 from edge_spec.llama_cpp.library import library
 from edge_spec.models import ModelFile
 from edge_spec.models.beside import beside
+from edge_spec.models.gguf.damage import without_numbers
 
 __all__ = ["part_of", "quantizations", "quantize"]
 
@@ -68,6 +69,11 @@ def quantize(
         raise SettingsError(
             f"{source.path.name} is quantized already ({', '.join(quantized)}), and would lose more",
             hint=Sentence("give the F16 or BF16 file of the model, or {requantize}"),
+        )
+    # The library would say so on standard error, in its own words.
+    if damaged := without_numbers(source.tensors):
+        raise UnsupportedModel(
+            f"{damaged} of {source.path.name} holds what is no number", hint="the file is damaged; get it again"
         )
     n_bytes = _size(source, kind, n_threads=n_threads, requantize=requantize)
     room = shutil.disk_usage(out.absolute().parent).free

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import h11
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edge_spec.server.errors import ApiError
@@ -23,6 +23,21 @@ _REFUSED_TOGETHER = 64
 def is_crowded(scope: Scope) -> bool:
     """Return whether a request came while there were too many connections."""
     return bool(scope.get("state", {}).get(_CROWDED))
+
+
+def _has_two_lengths(scope: Scope) -> bool:
+    """Return whether a request says twice where it ends: a proxy may have read another end than we do."""
+    return {b"transfer-encoding", b"content-length"} <= {name for name, _ in scope.get("headers", ())}
+
+
+def _closing(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            others = [each for each in message.get("headers", ()) if each[0].lower() != b"connection"]
+            message = {**message, "headers": [*others, (b"connection", b"close")]}
+        await send(message)
+
+    return sent
 
 
 class BoundedProtocol(H11Protocol):
@@ -45,7 +60,7 @@ class BoundedProtocol(H11Protocol):
 
         async def marked(scope: Scope, receive: Receive, send: Send) -> None:
             scope.setdefault("state", {})[_CROWDED] = len(self.connections) > self._max_connections
-            await app(scope, receive, send)
+            await app(scope, receive, _closing(send) if _has_two_lengths(scope) else send)
 
         self.app = marked
 

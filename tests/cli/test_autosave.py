@@ -15,6 +15,7 @@ from played_conversation import Played, Script, errors
 
 import edge_spec
 from edge_spec.chat import ChatSession
+from edge_spec.chat.exclusive import exclusive
 from edge_spec.cli.chat import begin
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
 from edge_spec.cli.terminal.conversation import Conversation
@@ -337,6 +338,13 @@ def test_hidden_names_tell_files_apart_and_not_their_spellings(tmp_path: Path) -
     # On some file systems these are one file.
     spellings = ("\N{LATIN CAPITAL LETTER E WITH ACUTE}", "\N{LATIN SMALL LETTER E WITH ACUTE}", "e\u0301")
     assert len({beside(tmp_path / name, ".lock") for name in spellings}) == 1
+
+
+def test_a_lock_does_not_go_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / ".a.chat.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"a\.chat"), exclusive(tmp_path / "a.chat"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_processes_that_save_at_once_lose_nothing(tmp_path: Path) -> None:

@@ -176,3 +176,17 @@ def test_progress_is_told_from_nothing_to_all(widest: int, values: dict[str, Any
     total = told[0][1]
     assert told == sorted(told) and {each for _, each in told} == {total}
     assert (told[0], told[-1], told.count((total, total))) == ((0, total), (total, total), 1)
+
+
+class NumberlessModel(RoundingModel):
+    def decode(self, tree: Tree) -> Logits:
+        return np.full_like(super().decode(tree), np.nan)
+
+    def hold(self) -> None: ...
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_rows_without_numbers_say_nothing_of_trees(is_exact: bool, recwarn: pytest.WarningsRecorder) -> None:
+    model = NumberlessModel(exact=is_exact)
+    assert probe(model).capabilities.takes_trees
+    assert not recwarn.list

@@ -10,7 +10,7 @@ from gguf_files import MATRICES, write_gguf
 
 import edge_spec
 from edge_spec.cli import main
-from edge_spec.errors import DiskFull, SettingsError
+from edge_spec.errors import DiskFull, SettingsError, UnsupportedModel
 from edge_spec.llama_cpp.quantize import quantizations, quantize
 from edge_spec.models import ModelFile, check_pair, inspect
 
@@ -38,6 +38,19 @@ def test_a_model_is_written_in_another_type(
         reply = model.generate("A", max_tokens=8, temperature=0, ignore_eos=True)
         reply.read()
         assert len(reply.token_ids) == 8
+
+
+def test_weights_that_are_no_numbers_are_refused_in_one_line(
+    source: ModelFile, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    raw = bytearray(source.path.read_bytes())
+    tensor = next(each for each in source.tensors if each.name == "output_norm.weight")
+    raw[tensor.offset : tensor.offset + 4] = b"\0\0\xc0\x7f"
+    (tmp_path / "nan.gguf").write_bytes(raw)
+    with pytest.raises(UnsupportedModel, match=r"output_norm\.weight of nan\.gguf holds what is no number"):
+        quantize(inspect(tmp_path / "nan.gguf"), tmp_path / "out.gguf", "Q8_0", n_threads=1)
+    assert capfd.readouterr().err == ""
+    assert not (tmp_path / "out.gguf").exists()
 
 
 def test_what_cannot_be_is_refused_and_leaves_nothing(

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from gguf_files import MATRICES, write_gguf
 
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
+from edge_spec.engines.onnx.runner import Runner
 from edge_spec.engines.onnx.transcription import cache_folder
-from edge_spec.engines.onnx.transcription.cache import read_transcription, transcribe
+from edge_spec.engines.onnx.transcription.cache import check_transcription, read_transcription, transcribe
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import BackendError, DiskFull, ModelFileError
+from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.models import inspect
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -135,6 +137,34 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
         transcribe(inspect(gguf), tmp_path / "cache")
     assert caught.value.needed_bytes > caught.value.available_bytes == 1 << 20
     assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(("n_files", "error"), [(0, ModelFileError), (9, DiskFull)])
+def test_a_disk_without_room_for_another_file_is_told(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_files: int, error: type[Exception]
+) -> None:
+    file, cache = inspect(gguf), tmp_path / "disk" / "cache"
+
+    def no_room(*given: Any, **more: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", no_room)
+    room = dict.fromkeys(("f_bavail", "f_bfree", "f_blocks", "f_frsize", "f_files"), 100)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(**room, f_favail=n_files))
+    with pytest.raises(error, match="cache"):
+        transcribe(file, cache)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names are Unicode there")
+def test_a_cache_folder_that_onnx_runtime_cannot_name_is_left_out(gguf: Path, tmp_path: Path) -> None:
+    cache = tmp_path / os.fsdecode(b"caf\xe9")
+    for use in (transcribe, check_transcription):
+        with pytest.raises(ModelFileError, match="not UTF-8"):
+            use(inspect(gguf), cache)
+    assert not cache.exists()
+    graph = cache / "model.onnx"
+    with pytest.raises(UnsupportedModel, match="not UTF-8"):
+        Runner(graph, n_threads=1, spin=False, hint="rename it", external=True)
 
 
 @pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, DiskFull), (errno.EIO, ModelFileError)])

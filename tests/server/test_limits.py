@@ -108,6 +108,15 @@ def test_a_body_without_an_end_is_not_read_for_ever(serve: Callable[..., Any]) -
     assert b" 413 " in sent(served, chunked, chunk * 8)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_request_that_says_twice_where_it_ends_is_the_last_one(serve: Callable[..., Any], order: int) -> None:
+    lengths = b"\r\n".join([b"Transfer-Encoding: chunked", b"Content-Length: 5"][::order])
+    first = HEAD.replace(b"Content-Length: 100", lengths) + b"0\r\n\r\n"
+    answer = sent(serve(), first, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answer.lower()
+
+
 def test_while_a_stream_waits_for_its_turn_its_connection_is_kept(serve: Callable[..., Any]) -> None:
     served = serve(keep_alive_s=0.05)
     chat = served.url + "/v1/chat/completions"

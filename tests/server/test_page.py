@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 NAMES = {each.name for each in files("edge_spec.server").joinpath("page").iterdir()}
 
@@ -48,3 +53,39 @@ def test_the_figures_do_not_touch_the_ring_of_the_input_above_them() -> None:
     margin = re.search(r"^#figures { .*\bmargin-top: ([\d.]+)rem;", css, re.MULTILINE)
     assert ring is not None and margin is not None
     assert 16 * float(margin[1]) > int(ring[1]) + int(ring[2])
+
+
+NODES = """
+class Made {
+  constructor() { this.parts = []; }
+  append(...parts) { this.parts.push(...parts); }
+  text() { return this.textContent ?? this.parts.map((each) => each.text?.() ?? each).join(""); }
+  links() { return (this.href ? [this] : []).concat(this.parts.flatMap((each) => each.links?.() ?? [])); }
+}
+globalThis.document = { createElement: () => new Made() };
+const { markdown } = await import("./markdown.mjs");
+const texts = JSON.parse(process.argv[2]);
+console.log(JSON.stringify(texts.map((text) => markdown(text).flatMap((each) => each.links())[0].text())));
+"""
+
+LINKS = {
+    "https://bank.example/login?a=1": "",
+    "https://bank.example": "",
+    "https://bank.example:8443/x": "",
+    "https://www.bank.example@evil.example/login": " (evil.example)",
+    "https://bank.example:443@evil.example/login": " (evil.example)",
+    "https://bank.example%2F@evil.example": " (evil.example)",
+    "https://evil.example\\@bank.example": " (evil.example)",
+    "https://\u0430pple.com/": " (xn--pple-43d.com)",
+    "https://bank.example\u200b.evil.example": " (bank.example.evil.example)",
+    "https://[bank": " (nowhere)",
+}
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_bare_links_say_which_host_they_lead_to(tmp_path: Path) -> None:
+    text = files("edge_spec.server").joinpath("page", "markdown.js").read_text("utf-8")
+    (tmp_path / "markdown.mjs").write_text(text, encoding="utf-8")
+    (tmp_path / "links.mjs").write_text(NODES, encoding="utf-8")
+    ran = subprocess.run(["node", tmp_path / "links.mjs", json.dumps([*LINKS])], capture_output=True, check=True)
+    assert json.loads(ran.stdout) == [f"{address}{host}" for address, host in LINKS.items()]

@@ -116,6 +116,10 @@ def test_cleaning_keeps_the_indentation_of_code() -> None:
     assert clean("def f(x):  \n    return  x\n\n\n\n\ty") == "def f(x):\n    return x\n\n\ty"
 
 
+def test_long_runs_of_spaces_are_read_once() -> None:
+    assert clean(" " * 500_000 + "x" + "\t\u00a0" * 250_000 + "y \n" * 100_000) == "x " + "y\n" * 99_999 + "y"
+
+
 def test_placeholders_become_names() -> None:
     assert clean("I am [user 1's name], you are [User 2].", ("Ida", "Ben")) == "I am Ida, you are Ben."
 
@@ -192,3 +196,28 @@ def test_a_record_of_another_form_is_named_by_its_line(tmp_path: Path, record: s
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + record + "\n", encoding="utf-8")
     with pytest.raises(ModelFileError, match=r"line 2 of .*a\.jsonl is not a valid record"):
         list(read_records(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"text": ' + "[" * 100_000 + "]" * 100_000 + "}", "not valid JSONL .it is nested more than 256 levels"),
+        ('{"text": "half \\ud800 of one"}', "line 2 .* half of a surrogate pair"),
+        ('{"turns": [{"role": "user", "text": "\\udc80"}]}', "line 2 .* half of a surrogate pair"),
+        ('{"text": "good", "source": "\\ud800"}', "line 2 .* half of a surrogate pair"),
+    ],
+)
+def test_a_record_that_is_no_text_is_named_by_its_file(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(ModelFileError, match=said) as refused:
+        list(read_records(tmp_path / "a.jsonl"))
+    assert "a.jsonl" in str(refused.value)
+
+
+def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
+    with lzma.open(tmp_path / "a.jsonl.xz", "wb", preset=0) as file:
+        file.write(b'{"text": "')
+        for _ in range(40):
+            file.write(b"a" * (1 << 20))
+    with pytest.raises(ModelFileError, match=r"line 1 of .* has more than 16 million characters"):
+        list(read_records(tmp_path / "a.jsonl.xz"))

@@ -15,6 +15,7 @@ from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect
 from edge_spec.training.checkpoint import read_weights
 from edge_spec.training.corpus import TEMPLATE, Document, Span, spans_of
+from edge_spec.training.drafter.begun import begin_with
 from edge_spec.training.sources import sources_of
 
 CONVERSATION = [
@@ -29,6 +30,14 @@ def test_files_that_are_not_finished_weights_are_refused(tmp_path: Path) -> None
     for path in (tmp_path / "weights.npz", tmp_path / "missing.npz"):
         with pytest.raises(ModelFileError):
             read_weights(path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "null", '"x"', "{"])
+def test_settings_of_a_run_that_are_damaged_are_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "begun.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ModelFileError, match=r"begun\.json is damaged"):
+        begin_with(path, {"seed": 1})
 
 
 TRICKY = [

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.errors import BAD_RECORD, ModelFileError
+from edge_spec.foreign import parse_json
 from edge_spec.tokens.kept_tokens import KeptTokens
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.drafter.portions import Portion, portions_in
@@ -148,7 +149,7 @@ def read_answers(folder: Path) -> Answers:
         ModelFileError: it is not there, or damaged.
     """
     try:
-        coverage = float(json.loads((folder / _SUMMARY).read_text("utf-8"))["coverage"])
+        coverage = float(parse_json((folder / _SUMMARY).read_text("utf-8"))["coverage"])
         arrays: dict[str, Any] = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r" if name in ("columns", "chances") else None)
             for name in ("kept", "tokens", "begins", "expected", "columns", "chances")

@@ -137,7 +137,10 @@ class Runner:
 
 def _loaded(graph: Path | bytes, options: Any, *, hint: str, external: bool, tail: bytes = b"") -> Any:
     source: str | bytes = graph if isinstance(graph, bytes) else str(graph)
+    kind = UnsupportedModel if external else BackendError
     try:
+        if isinstance(source, str):
+            source.encode()
         if isinstance(graph, Path) and tail:
             # Protocol buffers merge where they are written one after the other: lists are joined.
             source = graph.read_bytes() + tail
@@ -151,8 +154,9 @@ def _loaded(graph: Path | bytes, options: Any, *, hint: str, external: bool, tai
         )
     except EdgeSpecError:
         raise
+    except UnicodeEncodeError:
+        raise kind(f"{graph} has a name that is not UTF-8, and ONNX Runtime opens no such files", hint=hint) from None
     except Exception as error:
-        kind = UnsupportedModel if external else BackendError
         what = graph if isinstance(graph, Path) else "a graph"
         raise kind(f"ONNX Runtime {runtime_version()} cannot load {what}: {_first_line(error)}", hint=hint) from error
 

@@ -34,6 +34,14 @@ function namedLink(href, label) {
   return link(href, element("bdi", { textContent: label }), ` (${place})`);
 }
 
+// An address says where it leads, unless something stands before the host or the host is written in other letters.
+function bareLink(address) {
+  const host = URL.canParse(address) ? new URL(address).host : "";
+  const rest = address.slice(address.indexOf("://") + 3);
+  const isPlain = host && rest.startsWith(host) && /^([/?#]|$)/.test(rest.slice(host.length));
+  return isPlain ? link(address, address) : namedLink(address, address);
+}
+
 // Where the run of backticks begins that ends the code after a run, for each run that has one.
 function ends(text) {
   const found = new Map();
@@ -62,7 +70,7 @@ function inline(text) {
       parts.push(end === undefined ? run : element("code", { textContent: text.slice(from, end).trim() }));
       if (end !== undefined) from = end + run.length;
     } else if (target) parts.push(namedLink(target, label));
-    else if (address) parts.push(link(address, address));
+    else if (address) parts.push(bareLink(address));
     else if (emphasis) parts.push(element("em", {}, inline(emphasis)));
     else parts.push(element("strong", {}, inline(strong ?? strongToo)));
   }

@@ -18,11 +18,14 @@ from edge_spec.engines.onnx.transcription.cache_folder import (
     check_space,
     disk_full,
     evict,
+    existing,
+    has_room_for_files,
     is_of,
     mark_used,
     new_part,
     record_source,
     remove,
+    require_name,
 )
 from edge_spec.engines.onnx.transcription.experts import bias_bytes
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of, states_of
@@ -108,6 +111,7 @@ def transcribe(
         DiskFull: the transcription does not fit; nothing is left behind.
         ModelFileError: the cache cannot be written.
     """
+    require_name(cache_dir)
     folder = _folder(file, cache_dir)
     found = _found(file, folder)
     if found is not None:
@@ -123,7 +127,7 @@ def transcribe(
             _write(file, network, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and has_room_for_files(cache_dir):
             raise disk_full(file, cache_dir, total) from error
         raise ModelFileError(
             f"the cache folder {cache_dir} cannot be written ({error.strerror or error})",
@@ -154,11 +158,11 @@ def is_transcribed(file: ModelFile, cache_dir: Path) -> bool:
 
 def check_transcription(file: ModelFile, cache_dir: Path) -> None:
     """Raise what a sparing ``transcribe`` would, as far as that can be told without writing anything."""
+    require_name(cache_dir)
     if is_transcribed(file, cache_dir):
         return
     total = stored_bytes(file, read_network(file, read_header(file.path)))
-    existing = next(folder for folder in (cache_dir, *cache_dir.parents) if folder.exists())
-    check_space(file, existing, 2 * total)
+    check_space(file, existing(cache_dir), 2 * total)
 
 
 def read_transcription(folder: Path) -> Transcription | None:

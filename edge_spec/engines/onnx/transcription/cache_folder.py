@@ -22,8 +22,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from edge_spec.engines.records import write_whole
 from edge_spec.engines.registry import use
-from edge_spec.errors import BAD_RECORD, DiskFull, Sentence
+from edge_spec.errors import BAD_RECORD, DiskFull, ModelFileError, Sentence
 from edge_spec.foreign import read_json
 from edge_spec.models.model_file import ModelFile
 
@@ -31,11 +32,14 @@ __all__ = [
     "check_space",
     "disk_full",
     "evict",
+    "existing",
+    "has_room_for_files",
     "is_of",
     "mark_used",
     "new_part",
     "record_source",
     "remove",
+    "require_name",
     "transcriptions_in",
 ]
 
@@ -47,6 +51,34 @@ _NAME = re.compile(r"[0-9a-f]{32}-(\w+-\d+)")
 
 _DAY_S = 86400.0
 _UNUSED_S = 60 * _DAY_S
+
+
+def require_name(folder: Path) -> None:
+    """Refuse a cache folder that ONNX Runtime cannot open.
+
+    Raises:
+        ModelFileError: its name is not UTF-8.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise ModelFileError(
+            f"the cache folder {folder} has a name that is not UTF-8, and ONNX Runtime opens no such files",
+            hint=Sentence("give another {cache_dir}, or {use}", use=use("llama")),
+        ) from None
+
+
+def existing(folder: Path) -> Path:
+    """Return a folder, or the first of those that it lies in that there is."""
+    return next(each for each in (folder, *folder.absolute().parents) if each.exists())
+
+
+def has_room_for_files(folder: Path) -> bool:
+    """Return whether the disk of a folder has room for another file, however small."""
+    if not hasattr(os, "statvfs"):
+        return True
+    found = os.statvfs(existing(folder))
+    return found.f_files == 0 or found.f_favail > 0
 
 
 def check_space(file: ModelFile, folder: Path, n_bytes: int) -> None:
@@ -64,7 +96,7 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
     return DiskFull(
         f"the ONNX form of {file.path.name} in {folder}",
         needed_bytes=n_bytes,
-        available_bytes=shutil.disk_usage(folder).free,
+        available_bytes=shutil.disk_usage(existing(folder)).free,
         hint=Sentence("free some space, or {use}", use=use("llama")),
     )
 
@@ -96,9 +128,7 @@ def record_source(folder: Path, files: Sequence[Path]) -> None:
 
 
 def _write(folder: Path, source: dict[str, Any]) -> None:
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as note:
-        json.dump(source, note)
-    Path(note.name).replace(folder / _SOURCE)
+    write_whole(folder / _SOURCE, json.dumps(source))
 
 
 def _seen(files: Sequence[Path]) -> list[int]:
