@@ -6,9 +6,12 @@ version. Without a working C compiler the package installs all the same and does
 
 from __future__ import annotations
 
+import os
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -32,6 +35,18 @@ FLAGS = {
 
 
 class BuildLibraries(build_ext):
+    def build_extensions(self) -> None:
+        one_by_one = self.compiler.compile
+
+        def compile_all(sources: list[str], **how: Any) -> list[str]:
+            """Compile as many sources at once as there are processors."""
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                parts = list(pool.map(lambda source: one_by_one([source], **how), sources))
+            return [each for part in parts for each in part]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
+
     def build_extension(self, ext: Extension) -> None:
         kind = "msvc" if self.compiler.compiler_type == "msvc" else "unix"
         ext.extra_compile_args = FLAGS[kind]

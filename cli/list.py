@@ -13,6 +13,7 @@ from edge_spec.cli.folders import model_dir_option, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json, print_table
 from edge_spec.cli.printing import echo, one_line
+from edge_spec.engines.registry import why_none
 from edge_spec.errors import EdgeSpecError, ModelNotFound
 from edge_spec.library.stores import Found, all_models
 from edge_spec.memory import format_size
@@ -91,7 +92,7 @@ def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
         "draft": str(draft) if draft is not None else None,
         "speed_up": speed_up[0] if speed_up is not None else None,
         "interval": list(speed_up[1:]) if speed_up is not None else None,
-        "problem": "",
+        "problem": str(why_none(target) or ""),
     }
 
 

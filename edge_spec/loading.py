@@ -53,7 +53,7 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
     """
     asked = _located(model, options)
     request = request_of(asked, cache(inspect))
-    with require_sound(request.files.values(), cache_dir=asked.folder):
+    with require_sound(request.readers, cache_dir=asked.folder):
         request.load_libraries(verbose=asked.verbose)
     budget = budget_of(asked.memory_bytes)
     openers = {
@@ -139,7 +139,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     # Each kind of speculation asks for the same files.
     read_file = cache(inspect)
     request = request_of(asked, read_file)
-    with require_sound(request.files.values(), cache_dir=asked.folder):
+    with require_sound(request.readers, cache_dir=asked.folder):
         request.load_libraries()
     wanted = asked.memory_bytes
     if wanted is None:

@@ -5,26 +5,21 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import BAD_RECORD, Closed, EdgeSpecError, PromptError, UnsupportedModel
+from edge_spec.errors import BAD_RECORD, Closed, EdgeSpecError, UnsupportedModel
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models.onnx.tokens import TokenizerSize
-from edge_spec.tokens.shown import shown_bytes
-from edge_spec.tokens.tokenizer import TokenBytes
+from edge_spec.tokens.byte_letters import BYTE_LETTERS
+from edge_spec.tokens.known_tokens import KnownTokens, require_unicode
 
-__all__ = ["BYTE_LETTERS", "JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
+__all__ = ["JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
 
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
-
-_PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
-_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
-BYTE_LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + n) for n, byte in enumerate(_UNPRINTABLE)}
-"""The letter that stands for each byte in byte-level vocabularies, as in GPT-2: printable ones for themselves."""
 
 _OWN_BYTES = 3 << 20
 """What the library takes for the first text that becomes tokens: patterns, and words that it remembers."""
@@ -63,14 +58,11 @@ def loading_peak_bytes(size: TokenizerSize) -> int:
     return max(peak, tokenizer_bytes(size))
 
 
-class JsonTokenizer:
-    """A tokenizer of the ``tokenizers`` library that knows the bytes of every token, so that text can be streamed.
+class JsonTokenizer(KnownTokens):
+    """A tokenizer of the ``tokenizers`` library.
 
     A token's bytes are what its decoder makes of it in the middle of a text: some decoders drop a space at the very
     beginning, which belongs to the prompt and not to a reply.
-
-    Attributes:
-        token_cache: the bytes of tokens that were asked for lately.
 
     Args:
         path: of ``tokenizer.json``.
@@ -84,6 +76,7 @@ class JsonTokenizer:
     def __init__(self, path: Path, *, bos: int, eos: int, ends: frozenset[int]) -> None:
         from tokenizers import Tokenizer
 
+        super().__init__()
         try:
             # Text, not a path: the file may have any name, and bad UTF-8 can be told from a bad tokenizer.
             settings = path.read_text("utf-8")
@@ -110,7 +103,6 @@ class JsonTokenizer:
         self.eos = eos
         first = self._tokenizer.encode("a").ids[:1]
         self.adds_bos = bos >= 0 and first == [bos]
-        self.token_cache = TokenBytes()
 
     @property
     def _tokenizer(self) -> Any:
@@ -142,28 +134,14 @@ class JsonTokenizer:
         Raises:
             PromptError: the text contains lone surrogates.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise PromptError(
-                f"the text is not Unicode at character {error.start}", hint="decode it properly"
-            ) from None
+        require_unicode(text)
         with self._encoding:
             self._tokenizer.encode_special_tokens = not controls
             return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
 
-    def token_bytes(self, token: int) -> bytes:
-        """Return the bytes a token stands for; nothing for ids without a token, and for special tokens that readers do
-        not see."""
-        return self.token_cache.of(token, lambda token: self._read_bytes(token) or shown_bytes(self, token))
-
-    def _read_bytes(self, token: int) -> bytes:
+    def _read_bytes(self, token: int, *, special: bool = False) -> bytes:
         added = self._added.get(token)
-        return b"" if added is not None and added.special else self._bytes(token)
-
-    def name(self, token: int) -> str:
-        """Return the text of a token, special tokens included; empty for -1, which stands for none."""
-        return self._bytes(token).decode("utf-8", "replace") if token >= 0 else ""
+        return b"" if added is not None and added.special and not special else self._bytes(token)
 
     def _bytes(self, token: int) -> bytes:
         added = self._added.get(token)
@@ -171,10 +149,6 @@ class JsonTokenizer:
             return str(added.content).encode()
         text = self._tokenizer.id_to_token(token)
         return self._to_bytes(text) if text is not None else b""
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of a sequence of tokens, without special tokens."""
-        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def ends(self, token: int) -> bool:
         """Return whether a token ends a reply."""

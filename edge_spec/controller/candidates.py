@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Estimator, ModelSettings
-from edge_spec.engines.registry import fallback
 from edge_spec.errors import SettingsError
 from edge_spec.memory import Footprint, reserve_bytes
 from edge_spec.memory.budget import Budget
@@ -196,7 +195,7 @@ class Estimates(ExitStack):
             DRAFT_TABLES: mode.n_bytes(settings.n_ctx),
             TEXT_CACHES: self._texts_bytes(used, models),
         }
-        libraries = {each.name: each.process_bytes for each in (*used.values(), fallback())}
+        libraries = {each.name: each.base_bytes for each in used.values()}
         return Candidate(
             mode=mode,
             settings=settings,

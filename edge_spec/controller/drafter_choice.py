@@ -95,6 +95,7 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
 def _why_not(file: ModelFile, target: ModelFile, engine: str) -> str | None:
     """Return why a file cannot draft for a target on any of the engines that run it; None if it can on one of them."""
     able = engines() if engine == AUTO else [engine_of(engine)]
+    able = [each for each in able if each.why_not_installed() is None] or able
     reasons = [
         each.why_not_drafter(file, target)
         for each in able

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter, own_intermediate, verifier_of
 from edge_spec.controller.options import DEFAULT_N_CTX, LoadOptions, StrPath
 from edge_spec.engines.base import Engine, ModelSettings
-from edge_spec.engines.registry import AUTO, fallback, settings_of
+from edge_spec.engines.registry import AUTO, able, fallback, require_installed, settings_of, why_none
 from edge_spec.engines.registry import engine as engine_of
-from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import Arguments, Sentence, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.heads import is_own_head, reads, require_a_model
@@ -74,9 +73,20 @@ class Request:
         """All engines that may run any of them."""
         return tuple(dict.fromkeys(each for choices in self.engines.values() for each in choices))
 
+    @property
+    def readers(self) -> list[tuple[ModelFile, tuple[Engine, ...]]]:
+        """Every file, and the engines that may read it."""
+        return [(file, self.engines[role]) for role, file in self.files.items()]
+
     def load_libraries(self, *, verbose: bool = False) -> None:
-        """Load the libraries of all engines in question, so that their memory is counted before models are planned."""
-        for each in dict.fromkeys((fallback(), *self.in_question)):
+        """Load the libraries of the engines that are preferred, so that their memory is counted before models are
+        planned; of the others it is known, see ``Engine.library_bytes``.
+
+        Args:
+            verbose: load all of them, and let their logs through to standard error.
+        """
+        preferred = (choices[0] for choices in self.engines.values())
+        for each in self.in_question if verbose else dict.fromkeys(preferred):
             each.load_library(verbose=verbose)
 
     def contexts(self) -> Iterator[int]:
@@ -260,11 +270,13 @@ def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSett
     if name is None:
         of_target = asked.engine
         name = of_target if of_target != AUTO and engine_of(of_target).why_not(file) is None else AUTO
+    there = able(file)
     if name == AUTO:
-        able = _able(file)
-        obstacles = [each.why_not_first(file, settings, cache_dir=asked.folder) for each in able]
-        good = tuple(each for each, why in zip(able, obstacles, strict=True) if why is None)
-        return (good, obstacles[0] or "") if good else ((fallback(able),), "")
+        if (refusal := why_none(file)) is not None:
+            raise refusal
+        obstacles = [each.why_not_first(file, settings, cache_dir=asked.folder) for each in there]
+        good = tuple(each for each, why in zip(there, obstacles, strict=True) if why is None)
+        return (good, obstacles[0] or "") if good else ((fallback(there),), "")
     wanted = engine_of(name)
     why = wanted.why_not(file)
     if why is not None:
@@ -272,13 +284,10 @@ def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSett
             Sentence("{which}: {why}", which=f"{wanted.title} cannot run {file.path.name}, the {role} model", why=why),
             hint="leave the engine to edge-spec",
         )
+    require_installed(wanted)
     missing = wanted.why_not_here(file)
-    others = [each for each in _able(file) if each is not wanted] if missing is not None else []
+    others = [each for each in there if each is not wanted] if missing is not None else []
     return ((fallback(others),), missing or "") if others else ((wanted,), "")
-
-
-def _able(file: ModelFile) -> list[Engine]:
-    return [each for each in all_engines() if each.why_not(file) is None]
 
 
 def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSettings) -> None:

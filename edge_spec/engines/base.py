@@ -23,6 +23,7 @@ from edge_spec.engines.records import FOLDER
 from edge_spec.engines.settings import SMALL_PARAMS, ModelSettings
 from edge_spec.engines.tokenizers import open_tokenizer, with_tokenizer
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
+from edge_spec.extras import how_to_install
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import is_own_head, lacking_rows
@@ -222,9 +223,13 @@ class Engine(ABC):
         package: the installed package that has its library, if that is one.
         extras: names of settings that only this engine has.
         auto_kv: types of keys and values that ``auto`` stands for, as on the command line.
+        extra: the extra of pyproject.toml that brings its library; empty if edge-spec always does.
+        reader: a function, ``module:name``, that reads a strange file as its library does, which may end the process;
+            empty if it reads none but with what is checked. See ``edge_spec.engines.trial``.
         process_bytes: what its own library grows by while it runs, besides models.
-        is_fallback: whether it takes the files that no other engine takes first; true of one engine. Its library reads
-            the tokenizers and grammars of all.
+        library_bytes: what loading its library takes, if that may happen after memory was measured.
+        is_fallback: whether it takes the files that no other engine takes first; true of one engine.
+        is_counted: whether its library was loaded before memory was measured.
         estimator, opener: the classes that say what its models take, and that open them.
     """
 
@@ -233,14 +238,33 @@ class Engine(ABC):
     package: str = ""
     extras: frozenset[str] = frozenset()
     auto_kv: str = "f32"
+    extra: str = ""
+    reader: str = ""
     process_bytes: int
+    library_bytes: int = 0
     is_fallback: bool = False
+    is_counted: bool = False
     estimator: type[Estimator]
     opener: type[Opener]
 
     def libraries(self) -> dict[str, str]:
         """Return what is installed of it, for people: name -> version or state."""
-        return {self.package: installed(self.package)} if self.package else {}
+        why = self.why_not_installed()
+        state = installed(self.package) if why is None else f"{why}; run: {self.how_to_install()}"
+        return {self.package: state} if self.package else {}
+
+    def why_not_installed(self) -> str | None:
+        """Return why its library cannot be used, as a clause; None if it can. Nothing is loaded for that."""
+        return None
+
+    def how_to_install(self) -> str:
+        """Return the command that installs its library."""
+        return how_to_install(self.extra)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Names of the architectures that it runs; empty where its library alone knows."""
+        return ()
 
     @abstractmethod
     def load_library(self, *, verbose: bool = False) -> None:
@@ -249,6 +273,11 @@ class Engine(ABC):
         Args:
             verbose: let their logs through to standard error.
         """
+
+    @property
+    def base_bytes(self) -> int:
+        """What its library takes besides models and what was measured before a plan."""
+        return self.process_bytes + (0 if self.is_counted else self.library_bytes)
 
     @abstractmethod
     def why_not(self, file: ModelFile) -> str | None:

@@ -8,13 +8,26 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Arguments, EdgeSpecError, Sentence, SettingsError, UnsupportedModel
 from edge_spec.options import refuse_unknown
 
 if TYPE_CHECKING:
     from edge_spec.engines.base import Engine, ModelSettings
+    from edge_spec.models import ModelFile
 
-__all__ = ["AUTO", "engine", "engine_names", "engines", "fallback", "settings_of", "titles_with"]
+__all__ = [
+    "AUTO",
+    "able",
+    "engine",
+    "engine_names",
+    "engines",
+    "fallback",
+    "require_installed",
+    "settings_of",
+    "titles_with",
+    "use",
+    "why_none",
+]
 
 AUTO = "auto"
 """Stands for the first engine that has no reason against a file and its settings."""
@@ -60,6 +73,44 @@ def fallback(among: Iterable[Engine] | None = None) -> Engine:
     If it is not ``among`` those in question, the first of them.
     """
     return min(engines() if among is None else among, key=lambda each: not each.is_fallback)
+
+
+def able(file: ModelFile) -> list[Engine]:
+    """Return the engines that are installed and may run a file, in the order in which ``auto`` asks them."""
+    return [each for each in engines() if each.why_not(file) is None and each.why_not_installed() is None]
+
+
+def why_none(file: ModelFile) -> EdgeSpecError | None:
+    """Return the error for a file that no engine runs which is installed; None if one may."""
+    if able(file):
+        return None
+    reasons = [f"{each.title} cannot run it: {why}" for each in engines() if (why := each.why_not(file)) is not None]
+    lacking = [each for each in engines() if each.why_not(file) is None]
+    reasons += [f"{each.title} might, but {each.why_not_installed()}" for each in lacking]
+    hint = f"run: {lacking[0].how_to_install()}" if lacking else "choose another model"
+    return UnsupportedModel(f"{file.path.name}: {'; '.join(reasons)}", hint=hint)
+
+
+def require_installed(asked: Engine) -> None:
+    """Refuse an engine that was asked for by name and is not installed.
+
+    Raises:
+        EdgeSpecError: its library cannot be used.
+    """
+    why = asked.why_not_installed()
+    if why is None:
+        return
+    known = [", ".join(each.architectures) for each in engines() if each.architectures and each is not asked]
+    without = f"; without it edge-spec runs GGUFs of the architectures {', '.join(known)}" if known else ""
+    raise EdgeSpecError(f"{why}{without}", hint=f"run: {asked.how_to_install()}")
+
+
+def use(name: str) -> Sentence:
+    """Return how to get to another engine, for hints: how it is asked for, or how it is installed."""
+    found = engine(name)
+    if found.why_not_installed() is None:
+        return Sentence("use {instead}", instead=Arguments(engine=name))
+    return Sentence("run {command}", command=found.how_to_install())
 
 
 def titles_with(name: str, value: Any) -> str:

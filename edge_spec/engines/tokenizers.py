@@ -11,10 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edge_spec.errors import Sentence
-from edge_spec.llama_cpp.weights import LlamaWeights, vocabulary_bytes
+from edge_spec.llama_cpp.weights import vocabulary_bytes
 from edge_spec.memory import Footprint, Ledger
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
+from edge_spec.models.gguf.header import read_header
+from edge_spec.models.gguf_tokenizer.tokenizer import GGUFTokenizer
+from edge_spec.models.gguf_tokenizer.vocabulary import is_known_vocabulary
 from edge_spec.models.json_tokenizer import JsonTokenizer, loading_peak_bytes, tokenizer_bytes
 from edge_spec.models.onnx.config_files import TOKENIZER
 from edge_spec.sampling.lark import Lark
@@ -37,6 +40,11 @@ def open_tokenizer(file: ModelFile) -> FileTokenizer:
     graph = file.graph
     if graph is not None:
         return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
+    header = read_header(file.path)
+    if is_known_vocabulary(header):
+        return GGUFTokenizer(header)
+    from edge_spec.llama_cpp.weights import LlamaWeights
+
     return LlamaWeights(file.path, vocab_only=True)
 
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from importlib.metadata import version
 from pathlib import Path
 
+from edge_spec.engines.base import Engine, installed
 from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.trial_child import main
 from edge_spec.errors import UnsupportedModel
@@ -26,20 +26,23 @@ from edge_spec.models.onnx.config_files import TOKENIZER
 
 __all__ = ["require_sound"]
 
-_VERSION = 3
-_LIBRARIES = ("llama-cpp-python", "tokenizers")
+_VERSION = 4
+_TOKENIZERS = "tokenizers"
 _SECONDS = 20.0
 """For each file."""
 
 
 @contextmanager
-def require_sound(files: Iterable[ModelFile], *, cache_dir: Path | None) -> Iterator[None]:
+def require_sound(files: Iterable[tuple[ModelFile, Sequence[Engine]]], *, cache_dir: Path | None) -> Iterator[None]:
     """Refuse model files that end a process that reads them; each is tried once, while the block does something else.
+
+    Args:
+        files: each with the engines that may read it.
 
     Raises:
         UnsupportedModel: one did; at the end of the block.
     """
-    asked = {_Tried.of(file): None for file in files}
+    asked = {_Tried.of(file, engines): None for file, engines in files}
     faults = {each: each.known(cache_dir) for each in asked}
     strange = [each for each, fault in faults.items() if fault is None]
     child = _begun(strange) if strange else None
@@ -67,16 +70,28 @@ class _Tried:
     Attributes:
         tokenizes: text is also turned into tokens and back. A trimmed drafter never does that: its vocabulary lacks
             tokens that the library would look for.
+        readers: what reads it as the engines do that may read it, see ``Engine.reader``.
+        libraries: what these stand on, and the tokenizers; in which versions.
     """
 
     path: Path
     fingerprint: str
     tokenizes: bool
+    readers: tuple[str, ...]
+    libraries: tuple[str, ...]
 
     @classmethod
-    def of(cls, file: ModelFile) -> _Tried:
+    def of(cls, file: ModelFile, engines: Sequence[Engine]) -> _Tried:
         path = file.path if file.graph is None else file.graph.folder / TOKENIZER
-        return cls(path, file.fingerprint, file.trimmed is None)
+        reading = [each for each in engines if each.reader]
+        libraries = (_TOKENIZERS, *(each.package for each in reading))
+        return cls(
+            path,
+            file.fingerprint,
+            file.trimmed is None,
+            tuple(each.reader for each in reading),
+            tuple(f"{name} {installed(name)}" for name in libraries),
+        )
 
     def known(self, cache_dir: Path | None) -> str | None:
         """Return what it did to a process, as a clause, empty if nothing; None if it has not been tried."""
@@ -91,7 +106,7 @@ class _Tried:
             write_record(self._record(cache_dir), {"fault": fault})
 
     def _record(self, cache_dir: Path) -> Path:
-        key = f"{_VERSION} {self.fingerprint} {[version(each) for each in _LIBRARIES]}"
+        key = f"{_VERSION} {self.fingerprint} {self.readers} {self.libraries}"
         return cache_dir / FOLDER / f"tried-{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
 
 
@@ -106,7 +121,7 @@ def _begun(files: Sequence[_Tried]) -> subprocess.Popen[bytes] | None:
     # A frozen program cannot run itself as Python.
     if not sys.executable or getattr(sys, "frozen", False):
         return None
-    call = f"from {main.__module__} import main; main({[each.tokenizes for each in files]})"
+    call = f"from {main.__module__} import main; main({[(each.tokenizes, each.readers) for each in files]})"
     command = [sys.executable, "-P", "-c", call, *(str(each.path.absolute()) for each in files)]
     try:
         return subprocess.Popen(

@@ -17,17 +17,18 @@ __all__ = ["main"]
 _MOST_BYTES = 2 << 30
 """Address space: several times what the largest vocabularies need."""
 
-_N_CTX, _TOKENS = 256, 2000
+_TOKENS = 2000
 _TEXT = "Hello, wörld!\n\n  東京 🙂 123 <|x|> </s> \t\0 naïve 'll"
 
 
-def main(tokenizes: Sequence[bool]) -> NoReturn:
+def main(asked: Sequence[tuple[bool, Sequence[str]]]) -> NoReturn:
     """Read the files that the command names, and write a line for each: why it cannot be used, as a clause, or nothing.
 
     What a GGUF raises will be raised again by whoever wants the file.
 
     Args:
-        tokenizes: for each of them, whether text is also turned into tokens and back.
+        asked: for each of them, whether text is also turned into tokens and back, and what else reads it, see
+            ``Engine.reader``.
     """
     with suppress(ImportError, ValueError, OSError):
         import resource
@@ -35,14 +36,14 @@ def main(tokenizes: Sequence[bool]) -> NoReturn:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         wanted = _MOST_BYTES if most == resource.RLIM_INFINITY else min(most, _MOST_BYTES)
         resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
-    for path, use in zip(map(Path, sys.argv[1:]), tokenizes, strict=True):
+    for path, (tokenizes, readers) in zip(map(Path, sys.argv[1:]), asked, strict=True):
         fault = ""
         # A message of the interpreter at its end would cost more than it is worth.
         with suppress(Exception):
             if path.suffix == ".json":
                 fault = _read_tokenizer(path)
             else:
-                _read_gguf(path, tokenizes=use)
+                _read_gguf(path, tokenizes, readers)
         os.write(1, f"{fault}\n".encode("utf-8", "replace"))
     # Python would tidy up while somebody waits.
     os._exit(0)
@@ -66,20 +67,18 @@ def _read_tokenizer(path: Path) -> str:
     return ""
 
 
-def _read_gguf(path: Path, *, tokenizes: bool) -> None:
-    from edge_spec.errors import UnsupportedModel
-    from edge_spec.llama_cpp.weights import LlamaWeights
+def _read_gguf(path: Path, tokenizes: bool, readers: Sequence[str]) -> None:
+    from importlib import import_module
 
-    try:
-        weights = LlamaWeights(path, dry=True)
-    except UnsupportedModel:
-        # Our own kernels want nothing but the vocabulary, which may be read all the same.
-        weights = LlamaWeights(path, vocab_only=True)
-    with closing(weights):
-        if tokenizes:
-            _use(weights, weights.tokenize_as_it_is(_TEXT.encode(), add_special=True))
-        if weights.is_dry:
-            weights.make_context(_N_CTX)
+    from edge_spec.engines.tokenizers import open_tokenizer
+    from edge_spec.models import inspect
+
+    if tokenizes:
+        with closing(open_tokenizer(inspect(path))) as tokenizer:
+            _use(tokenizer, tokenizer.tokenize(_TEXT, add_special=True))
+    for reader in readers:
+        module, _, name = reader.partition(":")
+        getattr(import_module(module), name)(path, _TEXT if tokenizes else None)
 
 
 def _use(tokenizer: FileTokenizer, tokens: Sequence[int]) -> None:

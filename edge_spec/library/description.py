@@ -62,7 +62,7 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
     head = head_of(file)
     trimmed = "it only drafts for the model that it was made for" if file.trimmed is not None else None
     refused = f"it is {head}" if head and not is_own_head(file) else trimmed
-    obstacles = {each.name: refused or each.why_not(file) or each.why_not_here(file) for each in engines()}
+    obstacles = {each.name: refused or _obstacle(each, file) for each in engines()}
     able = [each for each in engines() if obstacles[each.name] is None]
     written = {each.name: each.disk_bytes(file, cache_dir=None) for each in able}
     return Description(
@@ -76,6 +76,13 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
         drafters=() if refused else tuple(drafters_for(file, candidates)),
         choices=tuple(choices(file)),
     )
+
+
+def _obstacle(each: Engine, file: ModelFile) -> str | None:
+    """Return why an engine cannot run a file here, as a clause that says what helps; None if nothing is known."""
+    missing = each.why_not_installed()
+    lacking = f"{missing}; run: {each.how_to_install()}" if missing is not None else None
+    return each.why_not(file) or lacking or each.why_not_here(file)
 
 
 def _taken_back(file: ModelFile, able: Iterable[Engine]) -> dict[str, int]:

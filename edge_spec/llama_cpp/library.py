@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import threading
 from collections import deque
@@ -13,28 +14,51 @@ from functools import cache, cached_property
 from hashlib import blake2b
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from edge_spec.errors import EdgeSpecError
+from edge_spec.extras import how_to_install
 from edge_spec.memory.hardware import processor
 
-__all__ = ["AbortFlag", "Library", "leave_out_amx", "library"]
+__all__ = ["SUPPORTED", "AbortFlag", "Library", "leave_out_amx", "library", "why_not_installed"]
+
+SUPPORTED = "0.3.36"
+"""The version whose C structures are known here; those that begin like it have the same."""
 
 _ERROR = 4
+
+_PACKAGE = "llama_cpp"
+
+_VERSION = re.compile(r'^__version__ *= *"([^"]+)"', re.MULTILINE)
+
+
+def why_not_installed() -> str | None:
+    """Return why the library cannot be used, as a clause; None if it can. Nothing of it is imported.
+
+    An extra is no promise: other packages bring versions of their own, in whose structures calls would write astray.
+    """
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        return "llama-cpp-python is not installed"
+    found = _VERSION.search(Path(spec.origin).read_text("utf-8", "replace"))
+    if found is None or f"{found[1]}.".startswith(f"{SUPPORTED}."):
+        return None
+    return f"llama-cpp-python {found[1]} is installed, and this edge-spec needs {SUPPORTED}"
 
 
 def _bindings() -> ModuleType:
     """Import the functions alone: the package around them imports chat formats and Jinja, which takes twice as long."""
-    package = "llama_cpp"
-    spec = find_spec(package) if package not in sys.modules else None
+    spec = find_spec(_PACKAGE) if _PACKAGE not in sys.modules else None
     if spec is None:
-        return import_module(f"{package}.llama_cpp")
-    sys.modules[package] = module_from_spec(spec)
+        return import_module(f"{_PACKAGE}.llama_cpp")
+    sys.modules[_PACKAGE] = module_from_spec(spec)
     try:
-        return import_module(f"{package}.llama_cpp")
+        return import_module(f"{_PACKAGE}.llama_cpp")
     finally:
         # Whoever wants the package gets the whole one.
-        del sys.modules[package]
+        del sys.modules[_PACKAGE]
 
 
 class Library:
@@ -48,9 +72,15 @@ class Library:
         version: of the package that brings it.
         features: which instructions it was built for and finds on this processor.
         build: a hash of these and of the processor: they decide how it rounds.
+
+    Raises:
+        EdgeSpecError: it is not installed, or in another version.
     """
 
     def __init__(self) -> None:
+        missing = why_not_installed()
+        if missing is not None:
+            raise EdgeSpecError(missing, hint=f"run: {how_to_install('llama')}")
         # Where gdb is installed, the library would run it on this process before it aborts.
         os.putenv("GGML_NO_BACKTRACE", "1")
         self.c = _bindings()

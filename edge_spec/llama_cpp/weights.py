@@ -5,26 +5,28 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import Closed, PromptError, UnsupportedModel
+from edge_spec.errors import Closed, UnsupportedModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.llama_cpp.special_tokens import SpecialTokens
 from edge_spec.memory.usage import trim_heap
-from edge_spec.tokens.shown import is_mark, shown_bytes
-from edge_spec.tokens.tokenizer import TokenBytes
+from edge_spec.tokens.known_tokens import KnownTokens, require_unicode
+from edge_spec.tokens.shown import is_mark
 
-__all__ = ["LlamaWeights", "vocabulary_bytes"]
+__all__ = ["LlamaWeights", "read_as_a_trial", "vocabulary_bytes"]
+
+_TRIED_N_CTX, _TRIED_TOKENS = 256, 2000
 
 
-class LlamaWeights:
+class LlamaWeights(KnownTokens):
     """The weights of a GGUF, and its tokenizer.
 
     Attributes:
-        token_cache: the bytes of tokens that were asked for lately.
         is_dry: whether the numbers of the weights were left out.
 
     Args:
@@ -49,6 +51,7 @@ class LlamaWeights:
         dry: bool = False,
         on_share: Callable[[float], object] = lambda share: None,
     ) -> None:
+        super().__init__()
         lib = library()
         self._c = lib.c
         self.path, self.is_dry = path, dry
@@ -76,7 +79,6 @@ class LlamaWeights:
         self._vocab = self._c.llama_model_get_vocab(self._handle)
         self.n_vocab: int = self._c.llama_vocab_n_tokens(self._vocab)
         self.adds_bos: bool = self._c.llama_vocab_get_add_bos(self._vocab)
-        self.token_cache = TokenBytes()
         if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
             self.close()
             raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose another model")
@@ -158,12 +160,7 @@ class LlamaWeights:
             PromptError: the text contains lone surrogates.
         """
         _ = self.handle
-        try:
-            raw = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise PromptError(
-                f"the text is not Unicode at character {error.start}", hint="decode it properly"
-            ) from None
+        raw = require_unicode(text)
         tokens: list[int] = []
         for number, part in enumerate((self._special_tokens if controls else self._defined_tokens).parts(raw)):
             for place, piece in enumerate([part] if controls else self._apart.split(part)):
@@ -238,15 +235,7 @@ class LlamaWeights:
             }
         )
 
-    def token_bytes(self, token: int) -> bytes:
-        """Return the bytes a token stands for; nothing for control tokens that readers do not see."""
-        return self.token_cache.of(token, lambda token: self._read_bytes(token) or shown_bytes(self, token))
-
-    def name(self, token: int) -> str:
-        """Return the text of a token, control tokens included; empty for -1, which stands for none."""
-        return self._read_bytes(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
-
-    def _read_bytes(self, token: int, special: bool = False) -> bytes:
+    def _read_bytes(self, token: int, *, special: bool = False) -> bytes:
         _ = self.handle
         room = 64
         while True:
@@ -255,10 +244,6 @@ class LlamaWeights:
             if n >= 0:
                 return buffer.raw[:n]
             room = -n
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of a sequence of tokens, without control tokens."""
-        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def ends(self, token: int) -> bool:
         """Return whether a token ends a reply."""
@@ -279,6 +264,27 @@ class LlamaWeights:
         handle, self._handle = self._handle, None
         if handle:
             self._c.llama_model_free(handle)
+
+
+def read_as_a_trial(path: Path, text: str | None) -> None:
+    """Read a file in every way in which models of it do; what is wrong with it may end the process.
+
+    Args:
+        text: is turned into tokens and back; None for nothing.
+    """
+    try:
+        weights = LlamaWeights(path, dry=True)
+    except UnsupportedModel:
+        # The vocabulary may be read all the same.
+        weights = LlamaWeights(path, vocab_only=True)
+    with closing(weights):
+        if text is not None:
+            weights.text(weights.tokenize_as_it_is(text.encode(), add_special=True))
+            for token in range(0, weights.n_vocab, max(1, weights.n_vocab // _TRIED_TOKENS)):
+                weights.token_bytes(token)
+                weights.name(token)
+        if weights.is_dry:
+            weights.make_context(_TRIED_N_CTX)
 
 
 def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:

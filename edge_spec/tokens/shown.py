@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-from edge_spec.tokens.tokenizer import Tokenizer
-
-__all__ = ["CHANNELS", "SHOWN", "is_mark", "shown_bytes"]
+__all__ = ["CHANNELS", "SHOWN", "is_mark"]
 
 CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
 """gpt-oss writes its messages with them."""
@@ -33,9 +31,3 @@ def is_mark(name: str) -> bool:
     are none.
     """
     return _MARK.fullmatch(name) is not None
-
-
-def shown_bytes(tokenizer: Tokenizer, token: int) -> bytes:
-    """Return the name of a control token that is shown; nothing for all others."""
-    name = tokenizer.name(token)
-    return name.encode() if name in SHOWN and not tokenizer.ends(token) else b""

@@ -9,6 +9,7 @@ the process.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -79,18 +80,21 @@ class GGUFArray:
 
     def decode(self) -> tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | tuple[str, ...]:
         """Return the elements, ``[length]``. Bytes of a string that are not UTF-8 become U+FFFD."""
-        data = self.raw()
         if self.element_type != STRING:
-            return struct.unpack(f"<{self.length}{VALUE_TYPES[self.element_type]}", data)
-        texts: list[str] = []
+            return struct.unpack(f"<{self.length}{VALUE_TYPES[self.element_type]}", self.raw())
+        return tuple(text.decode(errors="replace") for text in self.texts())
+
+    def texts(self) -> Iterator[bytes]:
+        """Yield the elements, which are strings, as they are in the file."""
+        data = self.raw()
+        unpack = _U64.unpack_from
         at = 0
         for _ in range(self.length):
             if at + 8 > len(data):
                 raise damaged(self.path, "an array changed while it was read")
-            end = at + 8 + int(_U64.unpack_from(data, at)[0])
-            texts.append(data[at + 8 : end].decode(errors="replace"))
+            end = at + 8 + unpack(data, at)[0]
+            yield data[at + 8 : end]
             at = end
-        return tuple(texts)
 
 
 class Cursor:

@@ -24,6 +24,7 @@ from edge_spec.cli import main
 from edge_spec.engines import trial
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.transcription.cache import transcribe
+from edge_spec.engines.registry import able
 from edge_spec.engines.trial import require_sound
 from edge_spec.errors import EdgeSpecError, UnsupportedModel
 from edge_spec.models import ModelFile, inspect, resolve_family
@@ -185,7 +186,7 @@ def with_equal_tokens(model: HostileGGUF) -> HostileGGUF:
 
 
 def judged(files: Iterable[ModelFile], cache_dir: Path) -> None:
-    with require_sound(files, cache_dir=cache_dir):
+    with require_sound([(file, able(file)) for file in files], cache_dir=cache_dir):
         pass
     # As another process would find it.
     trial._tried_here.cache_clear()
@@ -230,7 +231,8 @@ def test_a_child_that_nobody_waits_for_is_ended(tmp_path: Path, monkeypatch: pyt
     begun, begin = [], trial._begun
     monkeypatch.setattr(trial, "_begun", lambda files: begun.append(begin(files)) or begun[-1])
     trial._tried_here.cache_clear()
-    with pytest.raises(KeyboardInterrupt), require_sound([inspect(resolve_family("demo").target)], cache_dir=tmp_path):
+    file = inspect(resolve_family("demo").target)
+    with pytest.raises(KeyboardInterrupt), require_sound([(file, able(file))], cache_dir=tmp_path):
         raise KeyboardInterrupt
     assert [child.returncode for child in begun] == [-signal.SIGKILL]
 

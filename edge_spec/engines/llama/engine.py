@@ -23,8 +23,8 @@ from edge_spec.engines.llama.recurrent import RecurrentModel
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
 from edge_spec.engines.probe import PLAIN, ProbeResult, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.llama_cpp.library import library
-from edge_spec.llama_cpp.weights import LlamaWeights
+from edge_spec.llama_cpp.library import library, why_not_installed
+from edge_spec.llama_cpp.weights import LlamaWeights, read_as_a_trial
 from edge_spec.memory import Footprint
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
@@ -197,13 +197,20 @@ class LlamaEngine(Engine):
     package = "llama-cpp-python"
     extras = LLAMA_EXTRAS
     auto_kv = "q8_0/f16"
+    extra = "llama"
+    reader = f"{read_as_a_trial.__module__}:{read_as_a_trial.__name__}"
     process_bytes = 6 << 20
+    library_bytes = 6 << 20
     is_fallback = True
     estimator = LlamaEstimator
     opener = LlamaOpener
 
+    def why_not_installed(self) -> str | None:
+        return why_not_installed()
+
     def load_library(self, *, verbose: bool = False) -> None:
         library().verbose = verbose
+        self.is_counted = True
 
     def why_not(self, file: ModelFile) -> str | None:
         if head_of(file):

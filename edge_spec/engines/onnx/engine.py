@@ -14,7 +14,7 @@ from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, drafter_settin
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.states import kept_rows, most_copies
-from edge_spec.engines.onnx.transcription.architecture import unfit
+from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, unfit
 from edge_spec.engines.onnx.transcription.cache import is_transcribed
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
@@ -23,7 +23,6 @@ from edge_spec.engines.onnx.transcription.matrices import group_outputs
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, KEYS_AND_VALUES
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.llama_cpp.library import library
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.heads import is_own_head
@@ -239,9 +238,11 @@ class OnnxEngine(Engine):
     def libraries(self) -> dict[str, str]:
         return {**super().libraries(), "own kernels": why_slow() or f"built, {features()[0]}"}
 
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return tuple(ARCHITECTURES)
+
     def load_library(self, *, verbose: bool = False) -> None:
-        # llama.cpp has the tokenizers of GGUFs and the grammars.
-        library().verbose = verbose
         runtime_version()
 
     def why_not(self, file: ModelFile) -> str | None:

@@ -20,9 +20,10 @@ from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.onnx.transcription.matrices import WEIGHTS
 from edge_spec.engines.onnx.transcription.per_layer import PER_LAYER
 from edge_spec.engines.onnx.transcription.recurrent import RUN
+from edge_spec.engines.registry import use
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import n_tiles
-from edge_spec.errors import Arguments, Sentence
+from edge_spec.errors import Sentence
 from edge_spec.memory.device import probe
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.pool import TILE
@@ -51,9 +52,7 @@ class Session(Runner):
             operators=library_path(),
             held_experts=settings.held_experts,
             forgets_experts=bool(settings.held_experts) and not _has_room(model.folder / WEIGHTS),
-            hint=Sentence(
-                "delete that folder, so that it is made again, or use {instead}", instead=Arguments(engine="llama")
-            ),
+            hint=Sentence("delete that folder, so that it is made again, or {use}", use=use("llama")),
         )
         self._source, self._n_ctx = model, settings.n_ctx
         self.n_vocab = model.n_vocab

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.kernels.packing import VERSION
-from edge_spec.errors import Arguments, BackendError, Sentence
+from edge_spec.engines.registry import use
+from edge_spec.errors import BackendError, Sentence
 
 __all__ = [
     "available",
@@ -125,9 +126,7 @@ def _library() -> Any:
     if isinstance(loaded, str):
         raise BackendError(
             f"the kernels are not available because {loaded}",
-            hint=Sentence(
-                "install a C compiler and reinstall edge-spec, or use {instead}", instead=Arguments(engine="llama")
-            ),
+            hint=Sentence("install a C compiler and reinstall edge-spec, or {use}", use=use("llama")),
         )
     return loaded
 

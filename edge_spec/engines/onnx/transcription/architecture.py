@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_spec.errors import Arguments, Sentence, UnsupportedModel
+from edge_spec.engines.registry import use
+from edge_spec.errors import UnsupportedModel
 from edge_spec.models.model_file import ModelFile
 
 __all__ = ["ARCHITECTURES", "Experts", "Kind", "llama_only", "unfit"]
@@ -241,6 +242,4 @@ def unfit(file: ModelFile) -> str | None:
 
 def llama_only(file: ModelFile, what: str) -> UnsupportedModel:
     """Return the error that says why a file cannot be transcribed."""
-    return UnsupportedModel(
-        f"{file.path.name} {what}: llama.cpp only", hint=Sentence("use {instead}", instead=Arguments(engine="llama"))
-    )
+    return UnsupportedModel(f"{file.path.name} {what}: llama.cpp only", hint=use("llama"))

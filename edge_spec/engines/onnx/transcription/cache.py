@@ -31,7 +31,8 @@ from edge_spec.engines.onnx.transcription.network import Network, read_network
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.onnx.transcription.recurrent import State
 from edge_spec.engines.onnx.transcription.rotary import Rotary
-from edge_spec.errors import BAD_RECORD, Arguments, ModelFileError, Sentence, UnsupportedModel
+from edge_spec.engines.registry import use
+from edge_spec.errors import BAD_RECORD, ModelFileError, Sentence, UnsupportedModel
 from edge_spec.foreign import read_json
 from edge_spec.models.gguf.header import TensorInfo, read_header
 from edge_spec.models.model_file import ModelFile
@@ -126,7 +127,7 @@ def transcribe(
             raise disk_full(file, cache_dir, total) from error
         raise ModelFileError(
             f"the cache folder {cache_dir} cannot be written ({error.strerror or error})",
-            hint=Sentence("give another {cache_dir}, or use {instead}", instead=Arguments(engine="llama")),
+            hint=Sentence("give another {cache_dir}, or {use}", use=use("llama")),
         ) from error
     found = read_transcription(folder)
     if found is None:

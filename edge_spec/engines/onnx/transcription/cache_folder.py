@@ -22,7 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import BAD_RECORD, Arguments, DiskFull, Sentence
+from edge_spec.engines.registry import use
+from edge_spec.errors import BAD_RECORD, DiskFull, Sentence
 from edge_spec.foreign import read_json
 from edge_spec.models.model_file import ModelFile
 
@@ -64,7 +65,7 @@ def disk_full(file: ModelFile, folder: Path, n_bytes: int) -> DiskFull:
         f"the ONNX form of {file.path.name} in {folder}",
         needed_bytes=n_bytes,
         available_bytes=shutil.disk_usage(folder).free,
-        hint=Sentence("free some space, or use {instead}", instead=Arguments(engine="llama")),
+        hint=Sentence("free some space, or {use}", use=use("llama")),
     )
 
 

@@ -20,7 +20,8 @@ from edge_spec.engines.onnx.transcription.delta_net import DeltaNet
 from edge_spec.engines.onnx.transcription.per_layer import PerLayerInputs
 from edge_spec.engines.onnx.transcription.recurrent import RecurrentLayer, Shape
 from edge_spec.engines.onnx.transcription.rotary import BETA_FAST, BETA_SLOW, Rotary, no_rotary, rotary_embedding
-from edge_spec.errors import Arguments, Sentence, UnsupportedModel
+from edge_spec.engines.registry import use
+from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
@@ -590,6 +591,6 @@ def tensor_values(tensor: TensorInfo) -> npt.NDArray[np.float32]:
     if tensor.type_name not in ("F32", "F16"):
         raise UnsupportedModel(
             f"{tensor.name} is {tensor.type_name}, not plain numbers",
-            hint=Sentence("use {instead}", instead=Arguments(engine="llama")),
+            hint=use("llama"),
         )
     return raw.view(np.float32 if tensor.type_name == "F32" else np.float16).astype(np.float32).reshape(shape)

@@ -1,0 +1,61 @@
+"""What tokenizers of files have in common: the bytes and the names of tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from edge_spec.errors import PromptError
+from edge_spec.tokens.shown import SHOWN
+from edge_spec.tokens.tokenizer import TokenBytes
+
+__all__ = ["KnownTokens", "require_unicode"]
+
+
+class KnownTokens(ABC):
+    """A tokenizer that knows the bytes of every token, so that text can be streamed.
+
+    Attributes:
+        token_cache: the bytes of tokens that were asked for lately.
+    """
+
+    def __init__(self) -> None:
+        self.token_cache = TokenBytes()
+
+    @abstractmethod
+    def _read_bytes(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes of a token; those of control tokens only if ``special``."""
+
+    @abstractmethod
+    def ends(self, token: int) -> bool:
+        """Return whether a token ends a reply."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes a token stands for; nothing for ids without a token, and for control tokens that readers do
+        not see."""
+        return self.token_cache.of(token, lambda token: self._read_bytes(token) or self._shown(token))
+
+    def _shown(self, token: int) -> bytes:
+        """Return the name of a control token that is shown; nothing for all others."""
+        name = self.name(token)
+        return name.encode() if name in SHOWN and not self.ends(token) else b""
+
+    def name(self, token: int) -> str:
+        """Return the text of a token, control tokens included; empty for -1, which stands for none."""
+        return self._read_bytes(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of a sequence of tokens, without control tokens."""
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+
+
+def require_unicode(text: str) -> bytes:
+    """Return a text as UTF-8.
+
+    Raises:
+        PromptError: it contains lone surrogates.
+    """
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(f"the text is not Unicode at character {error.start}", hint="decode it properly") from None

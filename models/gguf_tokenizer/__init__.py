@@ -1,0 +1,1 @@
+"""The tokenizer of a GGUF: llama.cpp's ids without llama.cpp."""

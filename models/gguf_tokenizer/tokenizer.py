@@ -1,0 +1,238 @@
+"""Text to tokens and back by the vocabulary of a GGUF."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+
+from edge_spec.errors import Closed
+from edge_spec.models.gguf.header import GGUFHeader
+from edge_spec.models.gguf_tokenizer.merging import merged
+from edge_spec.models.gguf_tokenizer.special_tokens import SpecialTokens
+from edge_spec.models.gguf_tokenizer.splitting import Splitter
+from edge_spec.models.gguf_tokenizer.vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    SPACE,
+    UNKNOWN,
+    USER_DEFINED,
+    GGUFVocabulary,
+)
+from edge_spec.tokens.byte_letters import BYTE_LETTERS
+from edge_spec.tokens.known_tokens import KnownTokens, require_unicode
+from edge_spec.tokens.shown import is_mark
+
+__all__ = ["GGUFTokenizer"]
+
+_LETTERS = [BYTE_LETTERS[byte].encode() for byte in range(256)]
+_BYTES = {letter: byte for byte, letter in BYTE_LETTERS.items()}
+_REMEMBERED_WORDS, _REMEMBERED_LENGTH = 1 << 13, 48
+
+
+class GGUFTokenizer(KnownTokens):
+    """The tokenizer of a GGUF. Usable from any thread.
+
+    Raises:
+        UnsupportedModel: the vocabulary contradicts itself.
+    """
+
+    def __init__(self, header: GGUFHeader) -> None:
+        super().__init__()
+        self._name = header.path.name
+        vocabulary = GGUFVocabulary(header)
+        self._known: GGUFVocabulary | None = vocabulary
+        self.n_vocab = len(vocabulary.texts)
+        self.bos, self.eos = vocabulary.bos, vocabulary.eos
+        self.adds_bos = vocabulary.adds_bos and self.bos >= 0
+        splits = vocabulary.splits
+        self._splitter = Splitter(splits.cuts) if splits is not None else None
+        self._is_byte_level = splits is not None and splits.byte_level
+        self._word_ids = lru_cache(_REMEMBERED_WORDS)(self._read_word)
+        self._joints = None if self._is_byte_level else _joints(vocabulary)
+
+    @property
+    def _vocabulary(self) -> GGUFVocabulary:
+        if self._known is None:
+            raise Closed(f"the model {self._name}")
+        return self._known
+
+    def close(self) -> None:
+        """Free its tables. Safe to call twice."""
+        self._known = None
+        self._word_ids.cache_clear()
+
+    def tokenize(self, text: str, *, add_special: bool, controls: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            add_special: add the tokens that the model expects around every text.
+            controls: names of control tokens in it become these tokens; else they are text.
+
+        Raises:
+            PromptError: the text contains lone surrogates.
+        """
+        vocabulary = self._vocabulary
+        require_unicode(text)
+        tokens = [self.bos] if add_special and self.adds_bos else []
+        begins = vocabulary.adds_space
+        for piece in [text] if controls else self._apart.split(text):
+            for part in (self._special if controls else self._defined).parts(piece):
+                if isinstance(part, int):
+                    tokens.append(part)
+                    begins = vocabulary.adds_space
+                else:
+                    tokens += self._ids(f" {part}" if begins else part)
+                    begins = False
+        if add_special and vocabulary.adds_eos and self.eos >= 0:
+            tokens.append(self.eos)
+        return tokens
+
+    def _ids(self, text: str) -> list[int]:
+        """Return the token ids of a text that holds no special tokens."""
+        if not self._is_byte_level:
+            text = text.replace(" ", "\u2581")
+        found: list[int] = []
+        for word in self._splitter.words(text) if self._splitter is not None else (text,):
+            if self._joints is not None and "\u2581" in word:
+                for part in self._joints.split(word):
+                    found += self._ids_of_word(part)
+            else:
+                found += self._ids_of_word(word)
+        return found
+
+    def _ids_of_word(self, word: str) -> Sequence[int]:
+        return self._word_ids(word) if len(word) <= _REMEMBERED_LENGTH else self._read_word(word)
+
+    def _read_word(self, word: str) -> Sequence[int]:
+        """Return the token ids of a word."""
+        vocabulary = self._vocabulary
+        ids, splits = vocabulary.ids, vocabulary.splits
+        raw = word.encode()
+        if self._is_byte_level:
+            parts = [_LETTERS[byte] for byte in raw]
+            raw = b"".join(parts)
+        else:
+            parts = [letter.encode() for letter in word]
+        if splits is not None and (splits.ignore_merges or (splits.whole_newlines and not word.strip("\n"))):
+            whole = ids.get(raw)
+            if whole is not None:
+                return (whole,)
+        found: list[int] = []
+        for part in merged(parts, self._rank if splits is not None else self._score):
+            token = ids.get(part)
+            if token is not None:
+                found.append(token)
+            else:
+                found += self._bytes_of(part)
+        return tuple(found)
+
+    def _rank(self, left: bytes, right: bytes) -> int | None:
+        return self._vocabulary.merges.get(left + b" " + right)
+
+    def _score(self, left: bytes, right: bytes) -> float | None:
+        vocabulary = self._vocabulary
+        token = vocabulary.ids.get(left + right)
+        return None if token is None else -vocabulary.scores[token]
+
+    def _bytes_of(self, part: bytes) -> list[int]:
+        """Return the tokens of the bytes of what is no token."""
+        vocabulary = self._vocabulary
+        ids = vocabulary.ids
+        if self._is_byte_level:
+            return [ids[letter] for byte in part if (letter := bytes([byte])) in ids]
+        found = [ids.get(b"<0x%02X>" % byte, -1) for byte in part]
+        if vocabulary.splits is None:
+            found = [ids.get(bytes([byte]), -1) if token < 0 else token for byte, token in zip(part, found, strict=True)]
+            if -1 in found:
+                return [vocabulary.unknown] if vocabulary.unknown >= 0 else []
+        return [token for token in found if token >= 0]
+
+    @cached_property
+    def control_names(self) -> frozenset[str]:
+        """Names of the control tokens."""
+        kinds = self._vocabulary.kinds
+        controls = {token for token, kind in enumerate(kinds) if kind & (CONTROL | UNKNOWN)}
+        return frozenset(map(self.name, controls | self._marks))
+
+    @cached_property
+    def _marks(self) -> frozenset[int]:
+        """The control tokens that the vocabulary lists as text. Where a space is put before texts they stay text."""
+        if self._vocabulary.splits is None:
+            return frozenset()
+        defined = CONTROL | UNKNOWN | USER_DEFINED
+        found = (token for token, kind in enumerate(self._vocabulary.kinds) if kind & defined == USER_DEFINED)
+        return frozenset(token for token in found if is_mark(self.name(token)))
+
+    @cached_property
+    def _apart(self) -> re.Pattern[str]:
+        """Where a text is cut that is to hold no control tokens, so that marks are text, too."""
+        known = [re.escape(self.name(token)[1:]) for token in sorted(self._marks)]
+        return re.compile("(?<=<)(?=" + "|".join(known) + ")" if known else "(?!)")
+
+    @cached_property
+    def _special(self) -> SpecialTokens:
+        return self._found_first(CONTROL | UNKNOWN | USER_DEFINED)
+
+    @cached_property
+    def _defined(self) -> SpecialTokens:
+        """What is found where control tokens are text."""
+        return self._found_first(USER_DEFINED, but=CONTROL | UNKNOWN)
+
+    def _found_first(self, kinds: int, but: int = 0) -> SpecialTokens:
+        """Return the tokens of some kinds, which are found in a text before the rest of it becomes tokens."""
+        vocabulary = self._vocabulary
+        names: dict[str, int] = {}
+        for token, kind in enumerate(vocabulary.kinds):
+            if kind & kinds and not kind & but:
+                try:
+                    names[vocabulary.texts[token].decode()] = token
+                except UnicodeDecodeError:
+                    continue  # no text has it
+        return SpecialTokens(names, takes_before=vocabulary.takes_before, takes_behind=vocabulary.takes_behind)
+
+    def _read_bytes(self, token: int, *, special: bool = False) -> bytes:
+        vocabulary = self._vocabulary
+        if not 0 <= token < len(vocabulary.texts):
+            return b""
+        text, kind = vocabulary.texts[token], vocabulary.kinds[token]
+        if kind & (CONTROL | UNKNOWN):
+            return text if special else b""
+        if kind & USER_DEFINED:
+            return text
+        if kind & NORMAL:
+            return _of_letters(text) if self._is_byte_level else text.replace(SPACE, b" ")
+        return _of_hexadecimal(text) if kind & BYTE else b""
+
+    def ends(self, token: int) -> bool:
+        """Return whether a token ends a reply."""
+        return token in self._vocabulary.ends
+
+
+def _joints(vocabulary: GGUFVocabulary) -> re.Pattern[str]:
+    """Return where text is cut into words that never are parts of one token: before spaces, behind most characters."""
+    merges = (merge.replace(b" ", b"") for merge in vocabulary.merges if merge.find(SPACE, 1) > 0)
+    joined = merges if vocabulary.merges else (text for text in vocabulary.texts if text.find(SPACE, 1) > 0)
+    before = set("\u2581")
+    for text in joined:
+        before.update(re.findall("(.)\u2581", text.decode(errors="replace"), re.DOTALL))
+    return re.compile(f"(?<=[^{re.escape(''.join(sorted(before)))}])(?=\u2581)")
+
+
+def _of_letters(text: bytes) -> bytes:
+    """Return the bytes that a token's letters stand for; what stands for none is marked as llama.cpp does."""
+    found = bytearray()
+    for letter in text.decode(errors="replace"):
+        byte = _BYTES.get(letter)
+        if byte is not None:
+            found.append(byte)
+        else:
+            found += b"[UNK_BYTE_0x" + letter.encode().hex().encode() + text + b"]"
+    return bytes(found)
+
+
+def _of_hexadecimal(text: bytes) -> bytes:
+    """Return the byte that a token such as ``<0x0A>`` stands for."""
+    digits = re.match(rb"[0-9A-Fa-f]*", text[3:5])
+    return bytes([int(digits[0], 16)]) if digits is not None and digits[0] else b"\0"
