@@ -79,14 +79,15 @@ def test_a_conversation_saved_without_what_lies_outside_of_windows_is_read_again
 ) -> None:
     given: dict[str, Any] = {"engine": "llama", "n_ctx": 200, "max_rows": 4, "n_threads": 1, "cache_dir": probe_cache}
     with edge_spec.load(made("gemma3"), speculation="off", **given) as model:
-        session = model.chat(seed=1, max_tokens=20, ignore_eos=True)
-        session.send("One day " * 6).read()
         for is_old in (False, True):
+            session = model.chat(seed=1, max_tokens=20, ignore_eos=True)
+            session.send("One day " * 6).read()
             with monkeypatch.context() as older:
                 if is_old:
                     # As before versions wrote parts.
                     older.setattr(LibraryContext, "n_window", 0)
                 session.save(tmp_path / "said.chat")
+            session.close()
             notices: list[str] = []
             loaded = edge_spec.ChatSession.load(model, tmp_path / "said.chat", on_notice=notices.append)
             reply = loaded.send("And then?")
