@@ -99,7 +99,7 @@ print(held, tokenizer_bytes(*counts), peak, loading_peak_bytes(*counts))
 def test_the_tokenizer_of_a_gguf_takes_what_is_planned(tmp_path: Path, n_tokens: int, n_merges: int) -> None:
     rng = random.Random(n_tokens)
     letters = "abcdefghijklmnopqrstuvwxyz"
-    tokens = [f"{''.join(rng.choices(letters, k=rng.randrange(1, 6)))}{n:x}" for n in range(n_tokens)]
+    tokens = [f"{''.join(rng.choices(letters, k=rng.randrange(1, 6)))}.{n:x}" for n in range(n_tokens)]
     merges = [f"{token[:2]} {token[2:]}" for token in tokens[:n_merges]] or None
     kind = "gpt2" if merges else "llama"
     path = write_vocabulary(tmp_path / "vocabulary.gguf", kind, tokens, merges=merges, facts={"pre": "qwen2"})
