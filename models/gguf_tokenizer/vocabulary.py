@@ -29,7 +29,8 @@ __all__ = [
     "is_known_vocabulary",
 ]
 
-KINDS = ("gpt2", "llama", "gemma4")
+_SCORED, _PAIRED = ("llama",), ("gpt2", "gemma4")
+KINDS = (*_SCORED, *_PAIRED)
 """The kinds of vocabularies that are read here. One of ``gpt2`` may cut texts into words in a way that is not known."""
 
 UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE = (1 << bit for bit in range(6))
@@ -142,7 +143,7 @@ class GGUFVocabulary:
     def __init__(self, header: GGUFHeader) -> None:
         self._header = header
         kind = self._value("model", "")
-        self.has_scores = kind == "llama"
+        self.has_scores = kind in _SCORED
         pre = "gemma4" if kind == "gemma4" else self._value("pre", "")
         self.splits: PreTokenizer | None = None if self.has_scores else PRETOKENIZERS[pre]
         self._read_tokens()
