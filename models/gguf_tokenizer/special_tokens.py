@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 
 __all__ = ["SpecialTokens"]
 
+_LONG = 64
+"""Longer names are looked for one by one: comparing them at every place would take quadratic time."""
+
 _SPACE = " \t\n\r\f\v"
 
 
@@ -27,8 +30,14 @@ class SpecialTokens:
     ) -> None:
         self._names = dict(sorted(names.items(), key=lambda item: -len(item[0].encode())))
         self._takes_before, self._takes_behind = takes_before, takes_behind
-        self._lengths = sorted({len(name) for name in names})
-        first = "".join(sorted({name[0] for name in names}))
+        # By the first two characters: Gemma has runs of up to 31 spaces.
+        lengths: dict[str, set[int]] = {}
+        for name in names:
+            if len(name) <= _LONG:
+                lengths.setdefault(name[:2], set()).add(len(name))
+        self._long = [name for name in names if len(name) > _LONG]
+        self._lengths = {begin: sorted(found) for begin, found in lengths.items()}
+        first = "".join(sorted({begin[0] for begin in lengths}))
         self._begin = re.compile(f"[{re.escape(first)}]" if first else "(?!)")
 
     def parts(self, text: str) -> Iterator[str | int]:
@@ -48,13 +57,14 @@ class SpecialTokens:
 
     def _present(self, text: str) -> set[str]:
         """Return the names that occur in a text, also where others lie across them."""
-        found: set[str] = set()
+        found = {name for name in self._long if name in text}
         for match in self._begin.finditer(text):
             at = match.start()
-            for length in self._lengths:
-                name = text[at : at + length]
-                if name in self._names:
-                    found.add(name)
+            for begin in (match[0], text[at : at + 2]):
+                for length in self._lengths.get(begin, ()):
+                    name = text[at : at + length]
+                    if name in self._names:
+                        found.add(name)
         return found
 
     def _with(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from made_tokenizers import generated_tokenizer
+from vocabulary_files import write_vocabulary
 
 from edge_spec.engines.registry import engine, settings_of
 from edge_spec.models import inspect
@@ -70,3 +72,44 @@ def test_a_tokenizer_is_planned_by_its_own_formula_and_loaded_before_the_weights
         found = estimates.footprint(file, settings_of(128, {}), tokenizer=True)
     assert found.vocabulary_bytes == tokenizer_bytes(size)
     assert found.loading_peak_bytes >= loading_peak_bytes(size) >= tokenizer_bytes(size)
+
+
+GGUF_HELD = """
+import gc, re, sys
+from pathlib import Path
+from edge_spec.memory import usage
+from edge_spec.models.gguf.header import read_header
+from edge_spec.models.gguf_tokenizer.memory import loading_peak_bytes, tokenizer_bytes
+from edge_spec.models.gguf_tokenizer.tokenizer import GGUFTokenizer
+
+counts = int(sys.argv[2]), int(sys.argv[3])
+header = read_header(Path(sys.argv[1]))
+gc.collect()
+before = usage().resident_bytes
+made = GGUFTokenizer(header)
+peak = (int(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10) - before
+made.tokenize("".join(map(chr, range(32, 2000))) * 4, add_special=False)
+held = usage().resident_bytes - before
+print(held, tokenizer_bytes(*counts), peak, loading_peak_bytes(*counts))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only here the system tells the peak")
+@pytest.mark.parametrize(("n_tokens", "n_merges"), [(49_000, 48_000), (152_000, 151_000), (262_000, 0)])
+def test_the_tokenizer_of_a_gguf_takes_what_is_planned(tmp_path: Path, n_tokens: int, n_merges: int) -> None:
+    rng = random.Random(n_tokens)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokens = [f"{''.join(rng.choices(letters, k=rng.randrange(1, 6)))}{n:x}" for n in range(n_tokens)]
+    merges = [f"{token[:2]} {token[2:]}" for token in tokens[:n_merges]] or None
+    kind = "gpt2" if merges else "llama"
+    path = write_vocabulary(tmp_path / "vocabulary.gguf", kind, tokens, merges=merges, facts={"pre": "qwen2"})
+    done = subprocess.run(
+        [sys.executable, "-c", GGUF_HELD, path, str(n_tokens), str(n_merges)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    held, planned, peak, planned_peak = map(int, done.stdout.split())
+    for measured, expected in ((held, planned), (peak, planned_peak)):
+        assert abs(measured - expected) < max(0.2 * expected, 4 << 20), done.stdout

@@ -15,8 +15,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from edge_spec.tokens.byte_letters import BYTE_LETTERS
 
-SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|think|>", "<tool>", "\n\n\n", "<|im_start|>user", "ab<s>")
-"""Control tokens and, from the fifth on, tokens that are listed as text."""
+SPECIAL = (
+    "<s>",
+    "</s>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|think|>",
+    "<tool>",
+    "\n\n\n",
+    "<|im_start|>user",
+    "ab<s>",
+)
+"""Control tokens and, from the sixth on, tokens that are listed as text."""
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -84,7 +95,7 @@ def write_byte_level(path: Path, pre: str, **facts: Any) -> Path:
     """Write a vocabulary of letters that stand for bytes."""
     texts, merges = learned_pairs(3000, byte_level=True)
     tokens = [*SPECIAL, *(text for text in texts if text not in SPECIAL)]
-    types = [*[TokenType.CONTROL] * 4, *[TokenType.USER_DEFINED] * (len(SPECIAL) - 4)]
+    types = [*[TokenType.CONTROL] * 5, *[TokenType.USER_DEFINED] * (len(SPECIAL) - 5)]
     types += [TokenType.NORMAL] * (len(tokens) - len(types))
     facts = {"bos_token_id": 0, "eos_token_id": 1, "pre": pre, **facts}
     return write_vocabulary(path, "gpt2", tokens, types=types, merges=merges, facts=facts)
@@ -97,7 +108,7 @@ def write_plain(path: Path, kind: str, **facts: Any) -> Path:
     special = ("<unk>", *SPECIAL)
     known = [text for n, text in enumerate(texts) if n % 9 or len(text) > 1]
     tokens = [*special, *BYTES, *(text for text in known if text not in special and text not in BYTES)]
-    types = [TokenType.UNKNOWN, *[TokenType.CONTROL] * 4, *[TokenType.USER_DEFINED] * (len(SPECIAL) - 4)]
+    types = [TokenType.UNKNOWN, *[TokenType.CONTROL] * 5, *[TokenType.USER_DEFINED] * (len(SPECIAL) - 5)]
     types += [*[TokenType.BYTE] * 256, *[TokenType.NORMAL] * (len(tokens) - len(types) - 256)]
     facts = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, **facts}
     if kind != "llama":
