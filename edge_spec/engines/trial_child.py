@@ -91,11 +91,13 @@ def _read_gguf(path: Path, tokenizes: bool, readers: Sequence[str]) -> None:
     from edge_spec.models import inspect
 
     if tokenizes:
-        with closing(open_tokenizer(inspect(path))) as tokenizer:
+        # What one reader refuses, another one may read.
+        with suppress(Exception), closing(open_tokenizer(inspect(path))) as tokenizer:
             _use(tokenizer, tokenizer.tokenize(_TEXT, add_special=True))
     for reader in readers:
         module, _, name = reader.partition(":")
-        getattr(import_module(module), name)(path, _TEXT if tokenizes else None)
+        with suppress(Exception):
+            getattr(import_module(module), name)(path, _TEXT if tokenizes else None)
 
 
 def _use(tokenizer: FileTokenizer, tokens: Sequence[int]) -> None:

@@ -231,7 +231,7 @@ class OnnxEngine(Engine):
     title = "ONNX Runtime"
     package = "onnxruntime"
     auto_kv = "f32"
-    process_bytes = 2 << 20
+    process_bytes = 6 << 20
     estimator = OnnxEstimator
     opener = OnnxOpener
 
