@@ -55,6 +55,14 @@ def probe_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """What a model can do is found out to the end, however busy the computer is; a busy one has its own laws."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("edge_spec.engines.probe_records._LIMIT_S", float("inf"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def hybrids(tmp_path_factory: pytest.TempPathFactory) -> HybridFiles:
     """Small models with recurrent layers."""

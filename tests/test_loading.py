@@ -231,6 +231,34 @@ def test_a_prompt_longer_than_the_context_names_both_lengths(load: Callable[...,
         assert len(reply.prompt) + len(reply.token_ids) <= 16
 
 
+# --- what takes too long
+
+
+@pytest.mark.parametrize("engine", ["onnx", "llama"])
+def test_where_calibrating_takes_too_long_the_text_is_that_of_plain_decoding(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def written(limit_s: float, mode: str) -> tuple[str, list[int], list[str]]:
+        monkeypatch.setattr("edge_spec.engines.probe_records._LIMIT_S", limit_s)
+        options: dict[str, Any] = {"engine": engine, "n_ctx": 200, "n_threads": 1, "speculation": mode}
+        with edge_spec.load("demo", cache_dir=tmp_path, on_wait=told.append, **options) as model:
+            replies = [model.generate("Tell me a story.", seed=seed, max_tokens=40) for seed in (1, 2)]
+            ids = [token for reply in replies for token in (reply.read(), reply.token_ids)[1]]
+            assert model.identity == "bitwise"
+            return model.mode, ids, [note for note in model.notes if "given up" in note]
+
+    mode, cut, notes = written(1e-9, "auto")
+    assert (mode, len(notes)) == ("off", 1)
+    # What was cut short is not remembered; what came to its end is.
+    for _ in range(2):
+        mode, whole, notes = written(float("inf"), "auto")
+        assert (mode != "off", whole, notes) == (True, cut, [])
+    assert written(1e-9, "off") == ("off", cut, [])
+    assert sum(sentence.startswith("calibrating") for sentence in told) == 2
+
+
 # --- in event loops, and what programs show
 
 

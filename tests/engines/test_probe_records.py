@@ -241,6 +241,7 @@ def test_a_probe_that_was_cut_short_is_tried_again_for_longer(tmp_path: Path, mo
         return probe(model, **values, limit_s=limit_s if limit_s < ends_at else 1e9, clock=lambda: next(clock))
 
     monkeypatch.setattr("edge_spec.engines.probe_records.probe", limited)
+    monkeypatch.setattr("edge_spec.engines.probe_records._LIMIT_S", 60.0)
     identities = [opened_cut(tmp_path) for _ in range(4)]
     assert limits == [60, 120, 240]
     assert identities == [(1,), (1,), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)]
