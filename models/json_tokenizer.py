@@ -10,9 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from edge_spec.errors import BAD_RECORD, Closed, EdgeSpecError, UnsupportedModel
+from edge_spec.errors import BAD_RECORD, Closed, EdgeSpecError, PromptError, UnsupportedModel
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models.onnx.tokens import TokenizerSize
+from edge_spec.models.tokenizer_parts import why_not_bounded
 from edge_spec.tokens.byte_letters import BYTE_LETTERS
 from edge_spec.tokens.known_tokens import KnownTokens, require_unicode
 
@@ -20,6 +21,8 @@ __all__ = ["JsonTokenizer", "loading_peak_bytes", "tokenizer_bytes"]
 
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
+
+_FIRST = "a \U0010fffd"
 
 _OWN_BYTES = 3 << 20
 """What the library takes for the first text that becomes tokens: patterns, and words that it remembers."""
@@ -83,16 +86,21 @@ class JsonTokenizer(KnownTokens):
             self._library: Any = Tokenizer.from_str(settings)
             # Only the decoder: the whole file, parsed in Python, would take as much memory again.
             decoder = json.loads(state()) if (state := getattr(self._tokenizer.decoder, "__getstate__", None)) else None
+            unbounded = why_not_bounded(self._tokenizer)
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+            # What no vocabulary has is where those fail that name a token for it which they do not have.
+            first = [] if unbounded else self._tokenizer.encode(_FIRST).ids[:1]
         except BaseException as error:
             # The library's own panics are not derived from Exception.
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             raise _unusable(path, str(error)) from None
+        if unbounded:
+            raise _unusable(path, unbounded)
         del settings
         # What was read on the way is as large as the tokenizer itself.
         trim_heap()
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._to_bytes = _decoder(path, decoder)
         self._name = path.name
@@ -101,7 +109,6 @@ class JsonTokenizer(KnownTokens):
         self._ends = ends
         self.bos = bos
         self.eos = eos
-        first = self._tokenizer.encode("a").ids[:1]
         self.adds_bos = bos >= 0 and first == [bos]
 
     @property
@@ -132,12 +139,18 @@ class JsonTokenizer(KnownTokens):
             controls: names of special tokens in it become these tokens; else they are text.
 
         Raises:
-            PromptError: the text contains lone surrogates.
+            PromptError: the text contains lone surrogates, or the library cannot read it.
         """
         require_unicode(text)
         with self._encoding:
             self._tokenizer.encode_special_tokens = not controls
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
+            try:
+                return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    raise
+                said = (str(error).splitlines() or ["it gives no reason"])[0][:200]
+                raise PromptError(f"{self._name} cannot turn this text into tokens: {said}") from None
 
     def _read_bytes(self, token: int, *, special: bool = False) -> bytes:
         added = self._added.get(token)

@@ -15,12 +15,16 @@ from edge_spec.errors import Closed, UnsupportedModel
 from edge_spec.llama_cpp.library import library
 from edge_spec.llama_cpp.special_tokens import SpecialTokens
 from edge_spec.memory.usage import trim_heap
+from edge_spec.models.gguf.cursor import GGUFArray
+from edge_spec.models.gguf.header import read_header
 from edge_spec.tokens.known_tokens import KnownTokens, require_unicode
 from edge_spec.tokens.shown import is_mark
 
 __all__ = ["LlamaWeights", "read_as_a_trial", "vocabulary_bytes"]
 
-_TRIED_N_CTX, _TRIED_TOKENS = 256, 2000
+_TRIED_N_CTX, _TRIED_TOKENS, _TRIED_ROWS = 256, 2000, 4
+_TRIED_BYTES = 1 << 28
+"""Larger files are not computed with in a trial: that would take as long as the first answer."""
 
 
 class LlamaWeights(KnownTokens):
@@ -82,6 +86,14 @@ class LlamaWeights(KnownTokens):
         if not self._c.llama_model_has_decoder(self._handle) or self._c.llama_model_has_encoder(self._handle):
             self.close()
             raise UnsupportedModel(f"{path} is not a decoder-only language model", hint="choose another model")
+        in_sections = self._c.llama_model_rope_type(self._handle) in (
+            self._c.LLAMA_ROPE_TYPE_MROPE,
+            self._c.LLAMA_ROPE_TYPE_IMROPE,
+        )
+        name = f"{self.architecture}.rope.dimension_sections"
+        if in_sections and not vocab_only and not _has_numbers(path, name):
+            self.close()
+            raise UnsupportedModel(f"{path} lacks {name}", hint="its architecture needs it; get the model again")
 
     @property
     def handle(self) -> Any:
@@ -97,6 +109,31 @@ class LlamaWeights(KnownTokens):
         params.n_threads = params.n_threads_batch = 1
         context = self._c.llama_init_from_model(self.handle, params)
         if context:
+            self._c.llama_free(context)
+
+    def decode_a_trial(self, n_ctx: int) -> None:
+        """Compute a prompt and a batch with several rows of logits: operators check their operands only then."""
+        params = self._c.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
+        params.n_threads = params.n_threads_batch = 1
+        params.n_outputs_max = _TRIED_ROWS
+        context = self._c.llama_init_from_model(self.handle, params)
+        if not context:
+            return
+        batch = self._c.llama_batch_init(2 * _TRIED_ROWS, 0, 1)
+        try:
+            place = 0
+            for n_tokens, n_rows in ((2 * _TRIED_ROWS, 1), (_TRIED_ROWS, _TRIED_ROWS)):
+                batch.n_tokens = n_tokens
+                for row in range(n_tokens):
+                    batch.token[row], batch.pos[row] = row % self.n_vocab, place + row
+                    batch.n_seq_id[row], batch.seq_id[row][0] = 1, 0
+                    batch.logits[row] = row >= n_tokens - n_rows
+                if self._c.llama_decode(context, batch):
+                    return
+                place += n_tokens
+        finally:
+            self._c.llama_batch_free(batch)
             self._c.llama_free(context)
 
     @property
@@ -266,6 +303,14 @@ class LlamaWeights(KnownTokens):
             self._c.llama_model_free(handle)
 
 
+def _has_numbers(path: Path, name: str) -> bool:
+    """Return whether a list of four in a file's metadata has a number above 0; the library does not show lists."""
+    found = read_header(path).metadata.get(name)
+    if isinstance(found, GGUFArray):
+        return found.length <= _TRIED_ROWS and any(isinstance(each, int) and each > 0 for each in found.decode())
+    return isinstance(found, int) and found > 0
+
+
 def read_as_a_trial(path: Path, text: str | None) -> None:
     """Read a file in every way in which models of it do; what is wrong with it may end the process.
 
@@ -283,8 +328,12 @@ def read_as_a_trial(path: Path, text: str | None) -> None:
             for token in range(0, weights.n_vocab, max(1, weights.n_vocab // _TRIED_TOKENS)):
                 weights.token_bytes(token)
                 weights.name(token)
-        if weights.is_dry:
-            weights.make_context(_TRIED_N_CTX)
+        if not weights.is_dry:
+            return
+        weights.make_context(_TRIED_N_CTX)
+    if path.stat().st_size <= _TRIED_BYTES:
+        with closing(LlamaWeights(path, repack=False)) as weights:
+            weights.decode_a_trial(_TRIED_N_CTX)
 
 
 def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from damaged_families import model_of
+from gguf_files import write_gguf
+from hostile_gguf import read_gguf
 from published_models import publish
 from published_weights import read_weights
 
@@ -16,6 +19,7 @@ from edge_spec.engines import trial
 from edge_spec.engines.registry import able
 from edge_spec.engines.trial import require_sound
 from edge_spec.errors import BackendError, UnsupportedModel
+from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import ModelFile, inspect, resolve_family
 
 KILLED = "import os, signal; os.kill(os.getpid(), signal.{})"
@@ -58,6 +62,23 @@ def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[Others]:
 @pytest.fixture(scope="module")
 def sound() -> ModelFile:
     return inspect(resolve_family("demo").draft)
+
+
+@pytest.mark.parametrize(("base", "name"), [("gemma", "eurobert"), ("llama", "paddleocr"), ("qwen2", "paddleocr")])
+def test_what_ends_a_process_only_when_it_computes_is_refused(
+    base: str, name: str, tmp_path: Path, others: Others
+) -> None:
+    if base == "gemma":
+        model = model_of(base, tmp_path / "base.gguf")
+    else:
+        write_gguf(tmp_path / "base.gguf", architecture=base, biases=base == "qwen2")
+        model = read_gguf(tmp_path / "base.gguf")
+    renamed = {key.replace(f"{base}.", f"{name}.", 1): value for key, value in model.values.items()}
+    model.values = renamed | {"general.architecture": (8, name)}
+    file = inspect(model.write(tmp_path / "renamed.gguf"))
+    with pytest.raises(UnsupportedModel):
+        judged(file, tmp_path / "cache")
+        LlamaWeights(file.path).close()
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
