@@ -130,10 +130,10 @@ class PromptBuilder:
     def least_tokens(self, text: str) -> int:
         """Return how many tokens a text has at least; found much faster than its tokens."""
         n_controls = sum(1 for _ in self._controls.controls(text))
-        return max(-(-len(text.encode("utf-8", "replace")) // self._longest), n_controls)
+        return max(-(-len(text.encode("utf-8", "replace")) // self.longest_token), n_controls)
 
     @cached_property
-    def _longest(self) -> int:
+    def longest_token(self) -> int:
         """The bytes of the longest token."""
         return max(1, *(len(self.spelling(token)) for token in range(self._n_vocab)))
 

@@ -227,12 +227,16 @@ def alternatives(schema: Schema) -> list[Schema]:
         elif given & {"$ref", "anyOf", "oneOf", "allOf"}:
             raise refused(f"{min(given)} beside others")
         elif isinstance(kinds, list) and kinds:
-            waiting += [{**each, "type": kind} for kind in reversed(kinds)]
+            waiting += [{**each, "type": kind} for kind in reversed(_distinct(kinds))]
         elif isinstance(kinds, str | None):
             found.append(each)
         else:
             raise refused("a type that is not one of a schema")
     return found
+
+
+def _distinct(kinds: list[Any]) -> list[Any]:
+    return list(dict.fromkeys(kinds)) if all(isinstance(kind, str) for kind in kinds) else kinds
 
 
 def values_of(schema: Schema) -> list[Any] | None:

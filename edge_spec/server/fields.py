@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from edge_spec.server.errors import bad_value
 
 __all__ = [
+    "MAX_BIASES",
     "MAX_CHOICES",
     "MAX_GRAMMAR",
     "MAX_SCHEMAS",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 MAX_CHOICES = 128
+MAX_BIASES = 1 << 12
 MAX_GRAMMAR = 1 << 16
 """Longer grammars are refused: a small request must not keep the processor busy for long."""
 

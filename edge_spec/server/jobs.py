@@ -22,6 +22,7 @@ from edge_spec.server.call_syntax import CallSyntax
 from edge_spec.server.chat_prompts import chat_prompt, declared
 from edge_spec.server.errors import ApiError, bad_value, in_fields, too_long
 from edge_spec.server.fields import (
+    MAX_BIASES,
     MAX_CHOICES,
     MAX_TOLD,
     TOLD_BYTES,
@@ -105,6 +106,31 @@ class JobMaker:
         self._ledger = ledger
         self._model = model
         self._settings = settings
+
+    def require_size(self, body: Mapping[str, Any]) -> None:
+        """Refuse by its size what cannot fit the context, before anything else is looked at.
+
+        Raises:
+            ApiError: there are too many messages, token ids or biases, or too much text in messages.
+        """
+        n_ctx, biases, messages = self._model.n_ctx, body.get("logit_bias"), body.get("messages")
+        if isinstance(biases, dict) and len(biases) > MAX_BIASES:
+            raise bad_value("logit_bias", f"{len(biases)} biases, and at most {MAX_BIASES} are taken; leave some out")
+        prompt = body.get("prompt")
+        if isinstance(prompt, list):
+            if len(prompt) > MAX_CHOICES and not isinstance(prompt[0], int):
+                raise bad_value("prompt", f"{len(prompt)} replies at once; ask for at most {MAX_CHOICES}")
+            for each in prompt if prompt and isinstance(prompt[0], list) else [prompt]:
+                if isinstance(each, list) and len(each) >= n_ctx and isinstance(each[0], int):
+                    raise too_long(n_ctx, str(len(each)), "prompt")
+        if isinstance(messages, list):
+            # A template may leave thoughts out of answers, and writes everything else.
+            n_bytes = sum(map(_least_bytes, messages))
+            least = len(messages)
+            if n_bytes >= n_ctx > least:
+                least = max(least, n_bytes // self._model.prompts.longest_token)
+            if least >= n_ctx:
+                raise too_long(n_ctx, f"at least {least}", "messages")
 
     def completion(self, asked: CompletionFields, body: Mapping[str, Any]) -> Job:
         """Continue texts as they are, like ``edge-spec run --raw``."""
@@ -294,6 +320,16 @@ def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[s
     if isinstance(prompt[0], int):
         return [[token for token in prompt if isinstance(token, int)]]
     return [each for each in prompt if not isinstance(each, int)]
+
+
+def _least_bytes(message: Any) -> int:
+    """Return about how many bytes a template writes for a message at least."""
+    if not isinstance(message, dict) or message.get("role") == "assistant":
+        return 0
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return sum(len(text.strip()) for text in texts if isinstance(text, str))
 
 
 def _continues(asked: ChatFields) -> bool:

@@ -1,7 +1,7 @@
 """Calls that nothing can stop: whoever waits for one may leave it.
 
-Such a call runs in a thread of its own. What was left ends by itself, as late as it likes, at the lowest priority;
-meanwhile everybody else goes on.
+Such a call runs in a thread of its own. What was left ends by itself, as late as it likes, at the lowest priority, and
+what takes long loses its turn; meanwhile everybody else goes on.
 """
 
 from __future__ import annotations
@@ -20,49 +20,74 @@ __all__ = ["LeavableCalls"]
 T = TypeVar("T")
 
 _RECHECK_S = 0.05
-"""While too many calls that were left go on, the next one looks so often whether one has ended."""
+"""While too many calls go on beside the turns, the next one looks so often whether one has ended."""
 
-_MOST_LEFT = 2
-"""Each one that was left keeps a processor busy, and what it works on in memory."""
+_MOST_BESIDE = 2
+"""Each one that has lost its turn, or was left, keeps a processor busy, and what it works on in memory."""
 
 _LOWEST = 19
 
 
+_PATIENCE_S = 0.25
+"""A call has its turn for so long; then the next one begins beside it."""
+
+
 class LeavableCalls:
-    """Makes calls one after the other, each in a thread; who asked may leave. Belongs to one event loop."""
+    """Makes calls in turn, each in a thread; who asked may leave. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Lock()
-        self._left: set[Future[Any]] = set()
+        self._beside: set[Future[Any]] = set()
+        self._n_wanted = 0
 
     async def call(self, work: Callable[[], T]) -> T:
         """Return what ``work`` returns. A cancelled task leaves it running, and the next call begins."""
-        async with self._turns:
-            while len(self._left) >= _MOST_LEFT:
-                await asyncio.sleep(_RECHECK_S)
-            outcome: Future[T] = Future()
-            # From here on it cannot be cancelled, only left.
-            outcome.set_running_or_notify_cancel()
-            thread = threading.Thread(target=_make, args=(work, outcome), name="edge-spec-preparer", daemon=True)
-            thread.start()
+        self._n_wanted += 1
+        try:
+            async with self._turns:
+                while len(self._beside) >= _MOST_BESIDE:
+                    await asyncio.sleep(_RECHECK_S)
+                outcome: Future[T] = Future()
+                # From here on it cannot be cancelled, only left.
+                outcome.set_running_or_notify_cancel()
+                thread = threading.Thread(target=_make, args=(work, outcome), name="edge-spec-preparer", daemon=True)
+                thread.start()
+                returned = asyncio.wrap_future(outcome)
+                try:
+                    await asyncio.wait({returned}, timeout=_PATIENCE_S)
+                    if not outcome.done():
+                        self._go_on_beside(outcome)
+                except asyncio.CancelledError:
+                    returned.cancel()
+                    self._go_on_beside(outcome)
+                    _at_lowest_priority(thread)
+                    raise
             try:
-                return await asyncio.wrap_future(outcome)
+                return await returned
             except asyncio.CancelledError:
-                self._left.add(outcome)
-                outcome.add_done_callback(self._left.discard)
-                if sys.platform == "linux" and thread.native_id is not None:
-                    # Elsewhere it would be the priority of a process.
-                    with suppress(OSError):
-                        os.setpriority(os.PRIO_PROCESS, thread.native_id, _LOWEST)
+                _at_lowest_priority(thread)
                 raise
             finally:
                 # An error holds this call, and must not be held by it.
-                del outcome
+                del outcome, returned
+        finally:
+            self._n_wanted -= 1
+
+    def _go_on_beside(self, outcome: Future[Any]) -> None:
+        self._beside.add(outcome)
+        outcome.add_done_callback(self._beside.discard)
 
     async def close(self) -> None:
         """Wait until no call is made that somebody waits for."""
-        async with self._turns:
-            pass
+        while self._n_wanted:
+            await asyncio.sleep(_RECHECK_S)
+
+
+def _at_lowest_priority(thread: threading.Thread) -> None:
+    if sys.platform == "linux" and thread.native_id is not None:
+        # Elsewhere it would be the priority of a process.
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread.native_id, _LOWEST)
 
 
 def _make(work: Callable[[], T], outcome: Future[T]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,10 @@ from edge_spec.server.writing import Work, Writer
 __all__ = ["Service"]
 
 _LINE = "process", "requests and answers"
+_SHORT_BYTES = 1 << 16
+_CONSTRAINED = re.compile(rb"tool|schema|grammar|format|\\u")
+"""A body that says none of these asks for no grammar; an escape may spell any of them."""
+
 _LEAST_BYTES, _MOST_BYTES = 8 << 20, 128 << 20
 
 
@@ -50,7 +55,8 @@ class Service:
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
         self.started = int(time.time())
-        self._preparing = LeavableCalls()
+        # What is short for sure waits for nothing else.
+        self._preparing, self._preparing_short = LeavableCalls(), LeavableCalls()
         self._works: set[Work] = set()
         left = model.ledger.left_bytes
         n_bytes = _MOST_BYTES if left is None else min(_MOST_BYTES, max(_LEAST_BYTES, left // 2))
@@ -74,6 +80,7 @@ class Service:
             values_bytes, fields_bytes = parsed_bytes(raw)
             lent.grow(values_bytes)
             body = json_object(raw)
+            self._jobs.require_size(body)
             lent.grow(fields_bytes)
             asked = parse(kind, body)
             self.require_name(asked.model)
@@ -87,7 +94,8 @@ class Service:
                 raise api_error(error, "messages" if kind is ChatFields else "prompt") from None
             return Prepared(asked, job, self.model, self.settings.name)
 
-        return await self._preparing.call(work)
+        is_short = len(raw) <= _SHORT_BYTES and not _CONSTRAINED.search(raw)
+        return await (self._preparing_short if is_short else self._preparing).call(work)
 
     async def convert(self, make: Callable[[TextModel, dict[str, Any]], Any], raw: bytes, lent: Loan) -> Any:
         """Return what is made of a body with the model's tokenizer."""
@@ -134,6 +142,7 @@ class Service:
             await asyncio.wait([work.task for work in self._works])
         self._writer.close()
         await self._preparing.close()
+        await self._preparing_short.close()
         self.model.ledger.give_back(*_LINE, self._claimed)
 
     def _ended(self, work: Work) -> None:

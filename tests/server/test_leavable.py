@@ -106,3 +106,34 @@ def test_what_failed_holds_nothing_that_it_worked_on() -> None:
         wait_until(lambda: dropped() is None)
     finally:
         gc.enable()
+
+
+def test_a_call_that_takes_long_loses_its_turn_and_is_still_waited_for(gate: threading.Event) -> None:
+    async def calling() -> None:
+        calls = LeavableCalls()
+        slow = asyncio.ensure_future(calls.call(lambda: gate.wait() and "slow"))
+        assert await calls.call(lambda: "next") == "next"
+        slower = asyncio.ensure_future(calls.call(lambda: gate.wait() and "slower"))
+        waiting = asyncio.ensure_future(calls.call(gate.is_set))
+        await asyncio.sleep(0)
+        assert not (slow.done() or slower.done() or waiting.done())
+        gate.set()
+        assert await asyncio.gather(slow, slower, waiting) == ["slow", "slower", True]
+        await calls.close()
+
+    asyncio.run(calling())
+
+
+def test_closing_waits_for_a_call_that_lost_its_turn(gate: threading.Event) -> None:
+    async def calling() -> None:
+        calls = LeavableCalls()
+        slow = asyncio.ensure_future(calls.call(lambda: gate.wait()))
+        assert await calls.call(lambda: 1) == 1
+        closing = asyncio.ensure_future(calls.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        gate.set()
+        await closing
+        assert slow.done()
+
+    asyncio.run(calling())

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -17,7 +19,11 @@ import pytest
 from server_world import wait_until, waiting
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
+from edge_spec.memory import Ledger
+from edge_spec.model import TextModel
+from edge_spec.sampling.json_schema import schema_to_lark
 from edge_spec.server.jobs import JobMaker
+from edge_spec.server.settings import ServerSettings
 
 ASK = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 1}
 LONG = {**ASK, "max_tokens": 900, "ignore_eos": True, "n": 16}
@@ -184,3 +190,85 @@ def test_too_many_connections_are_told_so_and_counted(serve: Callable[..., Any])
 def test_what_is_no_http_is_refused_in_the_form_of_the_api(served: Any) -> None:
     answer = sent(served, b"GET\x00 / nonsense\r\n\r\n")
     assert b" 400 " in answer and b'"code": "invalid_http"' in answer
+
+
+def heavy(schema: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "json_schema": schema}
+
+
+HEAVY: dict[str, tuple[str, dict[str, Any], str]] = {
+    "messages": ("chat/completions", {"messages": [{"role": "user", "content": "x"}] * 50_000}, "messages"),
+    "marks": ("chat/completions", {"messages": [{"role": "user", "content": "<|im_end|>" * 390_000}]}, "messages"),
+    "parts": (
+        "chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "<" * 3_000}] * 900}]},
+        "messages",
+    ),
+    "token ids": ("completions", {"prompt": [0] * 1_000_000}, "prompt"),
+    "a second prompt": ("completions", {"prompt": [[0], [0] * 900_000]}, "prompt"),
+    "prompts": ("completions", {"prompt": ["a"] * 300_000}, "prompt"),
+    "biases": (
+        "chat/completions",
+        {"messages": [{"role": "user", "content": "x"}], "logit_bias": {str(n): 1 for n in range(100_000)}},
+        "logit_bias",
+    ),
+    "alternatives": ("chat/completions", heavy({"anyOf": [{"maxItems": n} for n in range(1_500)]}), "json_schema"),
+    "alternatives in several places": (
+        "chat/completions",
+        heavy({"prefixItems": [{"anyOf": [{"maxItems": n} for n in range(100)]} for _ in range(9)]}),
+        "json_schema",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HEAVY)
+def test_what_cannot_be_is_refused_by_its_size_before_any_work(
+    served: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is a template rendered nor a text tokenized, nor a grammar made."""
+    path, body, param = HEAVY[kind]
+
+    def work(*_: Any, **__: Any) -> Any:
+        raise AssertionError("work was done for it")
+
+    if "json_schema" not in body:
+        monkeypatch.setattr("edge_spec.server.service.parse", work)
+    monkeypatch.setattr("edge_spec.sampling.guidance.GuidedGrammar.__init__", work)
+    found = served.post(f"/v1/{path}", json=body)
+    assert found.status_code == 400 and found.json()["error"]["param"] == param
+
+
+def test_types_and_alternatives_that_are_repeated_count_once() -> None:
+    for many, one in (
+        ({"type": ["array", "null"] * 3000}, {"type": ["array", "null"]}),
+        ({"anyOf": [{"type": "array"}, {"type": "null"}] * 20}, {"anyOf": [{"type": "array"}, {"type": "null"}]}),
+    ):
+        assert schema_to_lark(many) == schema_to_lark(one)
+
+
+def test_an_answer_that_a_template_may_shorten_is_not_counted(served: Any) -> None:
+    """Templates leave thoughts of earlier answers out."""
+    jobs = JobMaker(served.model, ServerSettings(), Ledger(1 << 30))
+    thought = {"role": "assistant", "content": "<think>" + "x" * 1_000_000}
+    jobs.require_size({"messages": [thought, {"role": "user", "content": " " * 100_000 + "x"}]})
+
+
+def test_a_short_request_waits_for_no_preparation(serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    served, gate, begun = serve(name="lanes", timeout_s=30.0), threading.Event(), threading.Semaphore(0)
+    grammar_of = TextModel.grammar_of
+
+    def slow(model: TextModel, text: str | None, schema: Any) -> Any:
+        if text is not None:
+            begun.release()
+            gate.wait()
+        return grammar_of(model, text, schema)
+
+    monkeypatch.setattr(TextModel, "grammar_of", slow)
+    ask = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(served.post, json={**ask, "grammar": 'root ::= "a"'}) for _ in range(3)]
+        assert begun.acquire(timeout=30) and begun.acquire(timeout=30)
+        assert served.post(json=ask).status_code == 200
+        assert not any(each.done() for each in waiting)
+        gate.set()
+        assert [each.result().status_code for each in waiting] == [200] * 3
