@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.text_stream import stops_of
-from edge_spec.options import Option, has_kind, options_of, python_option, refuse_unknown, require_in_range
+from edge_spec.options import Option, has_kind, options_of, own_number, python_option, refuse_unknown, require_in_range
 from edge_spec.sampling import SAMPLER_OPTIONS, SamplerKeywords, SamplerSettings
 
 __all__ = ["ANSWER_OPTIONS", "REPLY_OPTIONS", "AnswerKeywords", "ReplyKeywords", "ReplyOptions", "ignore"]
@@ -111,6 +111,7 @@ class ReplyOptions:
         if self.timeout is not None and not (has_kind(self.timeout, Real) and self.timeout > 0):
             problem = f"is {self.timeout!r} and must be a number of seconds above 0"
             raise SettingsError(problem, argument="timeout", hint="leave it out for no limit")
+        object.__setattr__(self, "timeout", own_number(self.timeout))
         SamplerSettings(seed=self.seed or 0, attempt=self.attempt, **self.sampling)
         object.__setattr__(self, "stop", stops_of(self.stop))
         object.__setattr__(self, "sampling", MappingProxyType(dict(self.sampling)))
