@@ -99,7 +99,7 @@ def command(name: str | None, **values: Any) -> int:
         return False
 
     def work() -> int:
-        hub = Hub(endpoint=os.environ.get("HF_ENDPOINT") or None, pause=_pause)
+        hub = Hub(endpoint=os.environ.get("HF_ENDPOINT") or None, environment=os.environ, pause=_pause)
         try:
             what = find(asked, hub, values["own_name"] or "")
             check_name(what, folder)
