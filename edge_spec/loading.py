@@ -77,16 +77,25 @@ def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Open
         planned = make_plan(request, budget, openers)
         used = dict.fromkeys(planned.chosen.engines.values())
         new = [each for each in used if each.name not in budget.libraries]
+        if _loaded() - budget.libraries - {each.name for each in new}:
+            # Asking it what models take has loaded another one, which counts from now on.
+            continue
+        # Whatever planning left behind is not theirs.
+        before = usage().resident_bytes
         for each in new:
             each.load_library(verbose=asked.verbose)
-        counted = budget.held_bytes + sum(each.library_bytes for each in new)
-        if not new or usage().resident_bytes <= counted:
+        if not new or usage().resident_bytes - before <= sum(each.library_bytes for each in new):
             return planned, budget
 
 
 def _with_libraries(budget: Budget) -> Budget:
     """Return a budget with the engines whose libraries the process holds."""
-    return replace(budget, libraries=frozenset(each.name for each in engines() if each.is_loaded))
+    return replace(budget, libraries=_loaded())
+
+
+def _loaded() -> frozenset[str]:
+    """Return the names of the engines whose libraries the process holds."""
+    return frozenset(each.name for each in engines() if each.is_loaded)
 
 
 class AwaitedModel:
