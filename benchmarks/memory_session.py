@@ -106,7 +106,8 @@ def session(asked: dict[str, Any], group: str) -> dict[str, Any]:
 def held_bytes(arguments: dict[str, Any]) -> int:
     """Return what this process holds when ``load`` measures it: libraries are loaded and headers are read."""
     asked = {name: value for name, value in arguments.items() if name != "cache_dir"}
-    request_of(LoadOptions.of(asked.pop("model", None), asked)).load_libraries()
+    for each in request_of(LoadOptions.of(asked.pop("model", None), asked)).in_question:
+        each.load_library()
     probe()
     return usage().resident_bytes
 

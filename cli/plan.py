@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.options import load_arguments, model_options, speculation_option
 from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
+from edge_spec.cli.process import import_all
 from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.plan import PlanReport
 from edge_spec.loading import plan
@@ -19,7 +19,6 @@ from edge_spec.memory import format_size, probe, reserve_bytes
 __all__ = ["command"]
 
 _BAR = 40
-_TERMINAL = ("terminal.rich_display", "terminal.terminal_reader")
 _UNNAMED = "named when the model is first loaded here"
 _UNMEASURED = (
     "Whether drafts pay here is not measured yet: run edge-spec bench, or edge-spec measure for what they "
@@ -51,9 +50,7 @@ def command(**values: Any) -> int:
       edge-spec plan --memory 1GiB
       edge-spec plan llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf --memory 4GiB --ctx 8192
     """
-    # A budget holds the program, too.
-    for name in ("chat", *(_TERMINAL if values["chat"] else ())):
-        import_module(f"edge_spec.cli.{name}")
+    import_all(chat=values["chat"])
     arguments = load_arguments(values)
     found = plan(**arguments)
     if values["as_json"]:
@@ -73,6 +70,7 @@ def as_json(found: PlanReport) -> dict[str, Any]:
         "profile": dict(found.profile) if found.profile is not None else None,
         "chosen": _candidate(found.chosen),
         "runners_up": [_candidate(other) for other in found.runners_up],
+        "instead": {engine: _candidate(other) for engine, other in found.instead.items()},
         "thresholds": dict(found.thresholds),
         "least": {name: _least(found.least[name]) for name in found.thresholds},
         "speed_ups": found.speed_ups,
@@ -133,10 +131,12 @@ def _print(found: PlanReport) -> None:
         echo(f"\nexperts left on the disk, read when a token uses them: {_mib(paged_bytes)} MiB")
     if found.disk_bytes:
         echo(f"\non the disk, written when it is first loaded: {_mib(found.disk_bytes)} MiB in another order")
-    if found.runners_up:
+    if found.runners_up or found.instead:
         echo("\nother options that fit:")
         for other in found.runners_up:
             echo(f"  {_mib(other.needed_bytes)} MiB  {other.described}")
+        for engine, other in found.instead.items():
+            echo(f"  {_mib(other.needed_bytes)} MiB  with --engine {engine}: {other.described}")
     echo("\nsmallest budgets:")
     for name, n_bytes in found.thresholds.items():
         least = found.least[name]

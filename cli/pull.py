@@ -22,6 +22,7 @@ from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import context_option, memory_option
 from edge_spec.cli.output import Bar, print_json, print_table
 from edge_spec.cli.printing import echo
+from edge_spec.cli.process import held_bytes, import_all
 from edge_spec.cli.wording import described
 from edge_spec.controller.options import require_n_ctx
 from edge_spec.errors import BudgetExceeded, SettingsError, VocabularyMismatch
@@ -86,6 +87,9 @@ def command(name: str | None, **values: Any) -> int:
         parse_memory(values["memory"])
     if values["ctx"] is not None:
         require_n_ctx(*values["ctx"])
+    # Before what only fetching takes: the model will be run without that.
+    import_all()
+    program_bytes = held_bytes()
     asked = _asked(name, values)
     if asked.note:
         echo(f"edge-spec: note: {asked.note}", err=True)
@@ -99,22 +103,23 @@ def command(name: str | None, **values: Any) -> int:
         return False
 
     def work() -> int:
-        hub = Hub(endpoint=os.environ.get("HF_ENDPOINT") or None, pause=_pause)
+        hub = Hub(endpoint=os.environ.get("HF_ENDPOINT") or None, environment=os.environ, pause=_pause)
         try:
             what = find(asked, hub, values["own_name"] or "")
             check_name(what, folder)
         except SettingsError as error:
             raise click.ClickException(f"{error.message}; {error.hint}") from None
         echo(f"{what.name}: {format_size(what.n_bytes)}")
-        fits = _look(what, preview(what, hub, previews), folder, values)
+        fits = _look(what, preview(what, hub, previews), folder, values, program_bytes)
         missing = to_fetch(what, folder, os.environ)
         echo(f"  to fetch: {format_size(missing)}, into {folder / what.name}")
         if values["dry_run"]:
             return 0
         if not fits and not values["yes"]:
+            limit = "that budget" if values["memory"] else "this computer"
             raise click.ClickException(
-                f"{what.name} does not fit this computer and is not fetched; --memory or --ctx may make it fit, --yes "
-                "fetches it all the same"
+                f"{what.name} does not fit {limit} and is not fetched; "
+                "--memory or --ctx may make it fit, --yes fetches it all the same"
             )
         pull(what, hub, folder, os.environ, bar)
         where = f" --model-dir {shlex.quote(values['model_dir'])}" if moved else ""
@@ -167,8 +172,13 @@ def _asked(name: str, values: dict[str, Any]) -> Wanted:
     return asked
 
 
-def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str, Any]) -> bool:
-    """Say what is to be fetched and what it needs here; whether it fits."""
+def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str, Any], program_bytes: int) -> bool:
+    """Say what is to be fetched and what it needs here; whether it fits.
+
+    Args:
+        program_bytes: what a program holds that will run it, before it reads headers.
+    """
+    before = held_bytes()
     files = {role: inspect(path) for role, path in previews.items()}
     for role, file in files.items():
         echo(f"  {role}: {file.path.name}, {file.architecture}, {file.quantization}")
@@ -183,7 +193,7 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
     asked |= dict([values["ctx"]]) if values["ctx"] is not None else {}
     asked |= {role: path for role, path in previews.items() if role != "target"}
     try:
-        found = plan(previews["target"], **asked)
+        found = plan(previews["target"], held_bytes=program_bytes + held_bytes() - before, **asked)
     except BudgetExceeded as error:
         echo(f"  here: it does not fit: {described(error)}")
         return False

@@ -10,24 +10,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
-from edge_spec.controller.candidates import Candidate, Estimates, frugal
+from edge_spec.controller.candidates import STAGES, Candidate, Estimates, candidates, frugal
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
 from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.options import LOAD_OPTIONS, LoadKeywords, LoadOptions, StrPath
-from edge_spec.controller.plan import Plan, PlanReport, make_plan, report
+from edge_spec.controller.plan import Plan, PlanReport, choose, make_plan, report
 from edge_spec.controller.request import Request, given_roles, request_of
 from edge_spec.engines.base import Engine, Opener
+from edge_spec.engines.registry import engines
 from edge_spec.engines.tokenizers import BudgetedGrammars
 from edge_spec.engines.trial import require_sound
-from edge_spec.errors import ModelFileError, SettingsError, VocabularyMismatch
+from edge_spec.errors import BudgetExceeded, ModelFileError, SettingsError, VocabularyMismatch
 from edge_spec.generation.reader import in_a_thread
 from edge_spec.library.stores import locate, name_of
-from edge_spec.memory import probe, usage
+from edge_spec.memory import usage
 from edge_spec.memory.budget import Budget, budget_of
 from edge_spec.memory.pressure import PressureWatch, system_watch
-from edge_spec.memory.usage import trim_heap
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve, resolve_family
 from edge_spec.options import documented
@@ -54,15 +54,48 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
     asked = _located(model, options)
     request = request_of(asked, cache(inspect))
     with require_sound(request.readers, cache_dir=asked.folder):
-        request.load_libraries(verbose=asked.verbose)
-    budget = budget_of(asked.memory_bytes)
+        for each in request.in_question:
+            # What is loaded already is told how much to say, and what may be loaded for a plan, if it may speak.
+            if each.is_loaded or asked.verbose:
+                each.load_library(verbose=asked.verbose)
     openers = {
         each: each.opener(cache_dir=asked.folder, on_wait=asked.on_wait, on_progress=asked.on_progress)
         for each in request.in_question
     }
-    planned = make_plan(request, budget, openers)
+    planned, budget = _planned(request, asked, openers)
     watch = asked.watch or system_watch(budget.limit_bytes)
     return _opened(request, planned, openers, asked.folder, watch, name=name_of(asked.model))
+
+
+def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Opener]) -> tuple[Plan, Budget]:
+    """Return the plan, and the budget that it fits, with the libraries loaded that it uses and no others.
+
+    Where they take more than was counted for them, as in other versions, they count as measured.
+    """
+    while True:
+        budget = _with_libraries(budget_of(asked.memory_bytes))
+        planned = make_plan(request, budget, openers)
+        used = dict.fromkeys(planned.chosen.engines.values())
+        new = [each for each in used if each.name not in budget.libraries]
+        if _loaded() - budget.libraries - {each.name for each in new}:
+            # Asking it what models take has loaded another one, which counts from now on.
+            continue
+        # Whatever planning left behind is not theirs.
+        before = usage().resident_bytes
+        for each in new:
+            each.load_library(verbose=asked.verbose)
+        if not new or usage().resident_bytes - before <= sum(each.library_bytes for each in new):
+            return planned, budget
+
+
+def _with_libraries(budget: Budget) -> Budget:
+    """Return a budget with the engines whose libraries the process holds."""
+    return replace(budget, libraries=_loaded())
+
+
+def _loaded() -> frozenset[str]:
+    """Return the names of the engines whose libraries the process holds."""
+    return frozenset(each.name for each in engines() if each.is_loaded)
 
 
 class AwaitedModel:
@@ -128,7 +161,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     """Return what ``load`` would do with the same options; nothing is loaded.
 
     Args:
-        held_bytes: what the process holds; asked if None.
+        held_bytes: what the process holds that would load it, without libraries of engines; asked of this one if None.
         **options: as for ``load``; a budget above what the device has is planned for as well. Those that make no
             difference to memory are ignored.
 
@@ -140,16 +173,15 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     read_file = cache(inspect)
     request = request_of(asked, read_file)
     with require_sound(request.readers, cache_dir=asked.folder):
-        request.load_libraries()
-    wanted = asked.memory_bytes
-    if wanted is None:
-        budget = budget_of(None)
-    else:
-        # Measured as a load would, after what measuring itself takes.
-        probe()
-        trim_heap()
-        held = usage().resident_bytes if held_bytes is None else held_bytes
-        budget = Budget(budget_bytes=wanted, held_bytes=held)
+        pass
+    budget = _with_libraries(budget_of(None))
+    if held_bytes is not None:
+        # What is free is free for that process as well.
+        free_bytes = budget.budget_bytes - budget.held_bytes
+        budget = Budget(budget_bytes=held_bytes + free_bytes, held_bytes=held_bytes, is_limit=False)
+    if asked.memory_bytes is not None:
+        # Whether or not this device has so much.
+        budget = replace(budget, budget_bytes=asked.memory_bytes, is_limit=True, notes=())
     openers = {each: each.opener(cache_dir=asked.folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
     requests = (request, *_other_requests(asked, read_file))
@@ -162,7 +194,22 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
         for role, each in found.chosen.engines.items()
     }
     measurements = Measurements(asked.folder, files)
-    return report(found, _frugal(requests, budget), named, measurements, sum(written.values()))
+    instead = dict(_with_other_engines(request, found, budget))
+    return report(found, _frugal(requests, budget), named, measurements, sum(written.values()), instead)
+
+
+def _with_other_engines(request: Request, found: Plan, budget: Budget) -> Iterator[tuple[str, Candidate]]:
+    """Yield what engines that were not chosen would run, where that has more context or more that drafts."""
+    first = found.chosen
+    for each in request.engines["target"]:
+        if each is first.engines["target"]:
+            continue
+        engines = {role: (each,) if each in choices else choices for role, choices in request.engines.items()}
+        alone = replace(request, engines=engines)
+        with Estimates(alone.files, budget=budget, n_texts=alone.n_texts) as estimates, suppress(BudgetExceeded):
+            other = choose(candidates(alone, estimates), budget.budget_bytes, what="").chosen
+            if other.n_ctx > first.n_ctx or STAGES.index(other.stage) > STAGES.index(first.stage):
+                yield each.name, other
 
 
 def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:

@@ -134,8 +134,12 @@ class TextModel(Closing):
         return self.prompts.detokenize(tokens)
 
     def prompt_of(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of a prompt as ``generate`` would use it."""
+        """Token ids of a prompt, a text or messages, as ``generate`` would use it."""
         return self.prompts.tokens_of(prompt, raw=raw)
+
+    def count_tokens(self, prompt: Prompt, *, raw: bool = False) -> int:
+        """How many tokens of the context a prompt takes, what the chat template adds included."""
+        return len(self.prompt_of(prompt, raw=raw))
 
     @overload
     def generate(

@@ -15,6 +15,7 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import cached_property
 from inspect import Parameter, Signature, cleandoc, signature
 from numbers import Integral, Real
+from operator import index
 from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -27,6 +28,7 @@ __all__ = [
     "has_kind",
     "is_finite",
     "options_of",
+    "own_number",
     "python_option",
     "refuse_unknown",
     "require_in_range",
@@ -141,7 +143,7 @@ def _parts(annotated: Any) -> tuple[Any, Option]:
 
 
 def require_in_range(options: Mapping[str, Option], value: object) -> None:
-    """Refuse a dataclass with a number out of its range.
+    """Refuse a dataclass with a number out of its range; its numbers are Python's own then, whoever made them.
 
     Raises:
         SettingsError: there is one.
@@ -151,6 +153,20 @@ def require_in_range(options: Mapping[str, Option], value: object) -> None:
         wanted = option.wanted_instead(given)
         if wanted:
             raise SettingsError(f"is {written(given)} and must be {wanted}", argument=name)
+        if option.kind in (int, float) and given is not option.default:
+            object.__setattr__(value, name, own_number(given))
+
+
+def own_number(value: Any) -> Any:
+    """Return a number of another library, such as NumPy, as Python's own: theirs compute otherwise, or overflow.
+
+    Anything else is left as it is.
+    """
+    if isinstance(value, int | float) and type(value) in (int, float, bool):
+        return value
+    if has_kind(value, Integral):
+        return index(value)
+    return float(value) if has_kind(value, Real) else value
 
 
 def has_kind(value: object, kind: type) -> bool:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-__all__ = ["is_later_part", "parts_of", "stem_of"]
+__all__ = ["is_gguf", "is_later_part", "parts_of", "stem_of"]
 
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.IGNORECASE | re.DOTALL)
+
+
+def is_gguf(path: Path) -> bool:
+    """Return whether a file is called a GGUF, in small letters or capitals."""
+    return path.suffix.lower() == ".gguf"
 
 
 def parts_of(first: str) -> list[str]:

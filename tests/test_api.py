@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 from letters import LetterTokenizer
 from table_model import TableModel, random_table
 
 from edge_spec import TextModel, errors
+from edge_spec.controller.options import LoadOptions
 from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, Sentence, SettingsError
+from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
@@ -331,3 +336,74 @@ def test_what_an_error_quotes_stays_in_its_line(separator: str) -> None:
     assert str(error) == f"grammar [{shown}] is wrong; shorten `grammar` {shown}"
     assert error.spelled(lambda named: f"--{named}") == f"--grammar [{shown}] is wrong; shorten --grammar {shown}"
     assert str(EdgeSpecError(quoted)) == EdgeSpecError(quoted).spelled(str) == shown
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    with text_model() as model:
+        plain = model.generate(tokens=[1], seed=3, temperature=0.5, top_k=3, max_tokens=8, logit_bias={2: -1.0})
+        asked: dict[str, Any] = {
+            "seed": numpy.int64(3),
+            "temperature": numpy.float32(0.5),
+            "top_k": numpy.uint8(3),
+            "max_tokens": numpy.int32(8),
+            "logit_bias": {numpy.int64(2): numpy.float32(-1)},
+            "timeout": numpy.float64(60),
+        }
+        other = model.generate(tokens=[1], **asked)
+        assert other.read() == plain.read()
+        assert other.settings == plain.settings
+        assert {type(value) for value in vars(other.settings).values()} == {
+            type(value) for value in vars(plain.settings).values()
+        }
+        for wrong in ({"temperature": numpy.float32("nan")}, {"seed": numpy.float64(3)}, {"top_k": numpy.bool_(True)}):
+            with pytest.raises(SettingsError):
+                model.generate(tokens=[1], **wrong)
+    options = LoadOptions.of("demo", {"n_ctx": numpy.int64(512), "memory": numpy.int64(1 << 30)})
+    assert (type(options.n_ctx), options.memory_bytes) == (int, 1 << 30)
+
+
+def test_what_a_reply_tells_is_json() -> None:
+    with text_model() as model:
+        reply = model.generate(tokens=[1], seed=3, max_tokens=8, logit_bias={2: -1.0})
+        reply.read()
+    told = json.loads(json.dumps([reply.statistics.to_json(), reply.settings.to_json()]))
+    assert (told[0]["tokens"], told[0]["drafted"]) == (reply.statistics.tokens, reply.statistics.drafted)
+    assert SamplerSettings.of(told[1] | {"logit_bias": {2: -1.0}}) == reply.settings
+
+
+def test_a_reply_is_shown_as_its_text() -> None:
+    with text_model() as model:
+        reply = model.generate(tokens=[1], seed=3, max_tokens=8)
+        assert str(reply) == ""
+        assert f"{reply}" == reply.text
+        text = reply.read()
+        assert text and str(reply) == f"{reply}" == text
+        assert repr(reply).startswith("<Reply: 8 tokens")
+
+
+@pytest.mark.parametrize(("error", "reason"), [(KeyboardInterrupt, "cancelled"), (RuntimeError, "error")])
+def test_who_interrupts_a_reply_has_cancelled_it(error: type[BaseException], reason: str) -> None:
+    class Interrupted(TableModel):
+        def decode(self, tree: Tree) -> Logits:
+            if self.n_past >= 5:
+                raise error
+            return super().decode(tree)
+
+    with text_model(Interrupted(TABLE, n_ctx=400)) as model:
+        reply = model.generate(tokens=[1], seed=3, max_tokens=80, ignore_eos=True)
+        with pytest.raises(error):
+            reply.read()
+        assert reply.token_ids
+        assert reply.finish_reason == reason
+
+
+def test_tasks_read_replies_and_prompts_are_counted() -> None:
+    async def texts(model: TextModel) -> list[Any]:
+        reply, replies = model.generate(tokens=[1], seed=3, max_tokens=8), model.generate(tokens=[1], n=2, max_tokens=4)
+        return [await task for task in (asyncio.create_task(reply.aread()), asyncio.create_task(replies.aread()))]
+
+    with text_model() as model:
+        alone, several = asyncio.run(texts(model))
+        assert alone == model.generate(tokens=[1], seed=3, max_tokens=8).read()
+        assert len(several) == 2
+        assert model.count_tokens("ab", raw=True) == len(model.prompt_of("ab", raw=True)) > 0

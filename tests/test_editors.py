@@ -64,6 +64,17 @@ def test_pyright_expects_what_mypy_expects(workspace: Path) -> None:
     assert sorted({each["range"]["start"]["line"] for each in told}) == refused
 
 
+def test_a_program_of_a_user_passes_at_its_strictest(workspace: Path, tmp_path: Path) -> None:
+    """mypy reads the same program in ``.ci/lint``."""
+    (tmp_path / "program.py").write_text((ROOT / "tests" / "typing" / "program.py").read_text("utf-8"))
+    config = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [str(workspace)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run([*command, "-p", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False)
+    told = json.loads(done.stdout)["generalDiagnostics"]
+    assert [(each["range"]["start"]["line"], each["message"]) for each in told] == []
+
+
 def test_editors_complete_every_option(workspace: Path) -> None:
     server = shutil.which("basedpyright-langserver", path=str(Path(sys.executable).parent))
     assert server is not None

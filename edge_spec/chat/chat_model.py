@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol, Unpack
 
@@ -90,6 +90,7 @@ class ChatModel(Protocol):
         drawn: Mapping[str, float] = MappingProxyType({}),
         context: Context | None = None,
         recorder: Recorder | None = None,
+        next_limit: Callable[[], int] | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Reply:
         """Return a reply to token ids; see ``TextModel.reply``.

@@ -160,6 +160,11 @@ class Estimates(ExitStack):
         self._rough = rough
         self._estimators: dict[str, Estimator] = {}
 
+    def up_to(self, n_bytes: int) -> Estimates:
+        """Return the same with another budget, which libraries are asked about."""
+        budget = replace(self._budget, budget_bytes=n_bytes) if self._budget is not None else None
+        return Estimates(self._files, budget=budget, n_texts=self._n_texts, rough=self._rough)
+
     def candidate(self, mode: Mode, engines: Engines, settings: ModelSettings) -> Candidate:
         """Return a way to run the target with these settings.
 
@@ -195,14 +200,17 @@ class Estimates(ExitStack):
             DRAFT_TABLES: mode.n_bytes(settings.n_ctx),
             TEXT_CACHES: self._texts_bytes(used, models),
         }
-        libraries = {each.name: each.base_bytes for each in used.values()}
+        held, loaded = (self._budget.held_bytes, self._budget.libraries) if self._budget else (0, used.keys())
+        libraries = {
+            each.name: each.process_bytes + (0 if each.name in loaded else each.library_bytes) for each in used.values()
+        }
         return Candidate(
             mode=mode,
             settings=settings,
             engines=used,
             models=models,
             parts=parts,
-            base_bytes=(self._budget.held_bytes if self._budget else 0) + sum(libraries.values()),
+            base_bytes=held + sum(libraries.values()),
             tables={name: n_bytes for name, n_bytes in tables.items() if n_bytes},
         )
 
@@ -244,8 +252,18 @@ def smallest_of(every: Iterable[Candidate]) -> dict[str, Candidate]:
     return found
 
 
-def frugal(request: Request, estimates: Estimates) -> Iterator[Candidate]:
-    """Ways to run a request with the smallest contexts and batches; plain decoding is among them."""
+def frugal(request: Request, estimates: Estimates) -> list[Candidate]:
+    """Return ways to run a request with the smallest contexts and batches; plain decoding is among them.
+
+    What the smallest of them need is the same, whatever the budget: guesses only say what libraries are asked about.
+    """
+    guessed = list(_frugal(request, estimates))
+    most = max((each.needed_bytes for each in smallest_of(guessed).values()), default=0)
+    with estimates.up_to(most) as sure:
+        return list(_frugal(request, sure))
+
+
+def _frugal(request: Request, estimates: Estimates) -> Iterator[Candidate]:
     texts = {
         (*(each.name for each in engines.values()), text.kv_k, text.kv_v): (engines, text)
         for engines, text in _texts(request)

@@ -15,7 +15,7 @@ from edge_spec.errors import Sentence, SettingsError
 from edge_spec.generation.options import ignore
 from edge_spec.memory.budget import SHARE, parse_memory
 from edge_spec.memory.pressure import PressureWatch
-from edge_spec.options import Option, options_of, python_option, refuse_unknown, require_path, require_whole
+from edge_spec.options import Option, options_of, own_number, python_option, refuse_unknown, require_path, require_whole
 from edge_spec.speculation.modes import Mode
 
 __all__ = ["DEFAULT_N_CTX", "LOAD_OPTIONS", "LoadKeywords", "LoadOptions", "StrPath", "require_n_ctx"]
@@ -181,6 +181,7 @@ class LoadOptions:
             SettingsError: a name that is not known, or a value that cannot be.
         """
         refuse_unknown(given, LOAD_OPTIONS)
+        given = {name: own_number(value) for name, value in given.items()}
         own = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
         return cls(model=model, settings={name: given[name] for name in given.keys() - own}, **own)
 

@@ -77,22 +77,19 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
 
 def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> BudgetExceeded:
     """Return the error for a request of which nothing fits, with what would fit."""
-    nearest = _nearest(request, estimates, error.allowed_bytes)
+    nearest, needed_bytes = _nearest(request, estimates, error.allowed_bytes), error.needed_bytes
     if nearest is not None:
         changes = Arguments(_changes(request, nearest))
         what = f"{request.target.path.name} as asked for"
         hint = Sentence("with {changes} it would fit", changes=changes or nearest.described)
     else:
         fits, what = smallest_of(frugal(request, estimates))["fits"], request.target.path.name
-        shown = f"context {fits.n_ctx}, cache {'/'.join(fits.kv)}"
+        needed_bytes = fits.needed_bytes
+        shown = f"context {fits.n_ctx}, cache {'/'.join(fits.kv)}; {format_size(fits.base_bytes)} without the model"
         hint = Sentence(
             "raise {memory}, the minimum is {size} ({shown})", size=format_size(fits.needed_bytes), shown=shown
         )
-        if set(request.in_question) - set(fits.engines.values()):
-            instead = Arguments(engine=fits.engines["target"].name)
-            other = "{hint}, or try {instead}, with which the program itself takes less"
-            hint = Sentence(other, hint=hint, instead=instead)
-    return BudgetExceeded(what, needed_bytes=error.needed_bytes, allowed_bytes=error.allowed_bytes, hint=hint)
+    return BudgetExceeded(what, needed_bytes=needed_bytes, allowed_bytes=error.allowed_bytes, hint=hint)
 
 
 def _nearest(request: Request, estimates: Estimates, budget_bytes: int) -> Candidate | None:
@@ -165,6 +162,7 @@ class PlanReport(Plan):
         needed_chances: the share of drafted tokens that must be accepted for a stage to pay, where only the costs of
             decodes were measured; None where no share would be enough.
         disk_bytes: what is written to the disk before the chosen way first runs, beside the models' own files.
+        instead: what other engines would run in this budget, by their names, with more context or more that drafts.
     """
 
     least: Mapping[str, Candidate]
@@ -173,6 +171,7 @@ class PlanReport(Plan):
     pays: Mapping[str, Candidate]
     needed_chances: Mapping[str, float | None]
     disk_bytes: int
+    instead: Mapping[str, Candidate]
 
     @property
     def engine(self) -> str:
@@ -222,6 +221,7 @@ def report(
     profile: Mapping[str, str] | None,
     measurements: Measurements,
     disk_bytes: int,
+    instead: Mapping[str, Candidate],
 ) -> PlanReport:
     """Return a plan with what is known of it on this device.
 
@@ -229,7 +229,7 @@ def report(
         frugal: ways to run with each kind of speculation that need little memory.
         profile: see ``PlanReport``.
         measurements: what was measured of ways to draft.
-        disk_bytes: see ``PlanReport``.
+        disk_bytes, instead: see ``PlanReport``.
     """
     ways = [way for way in (found.chosen, *frugal) if way.mode.limit]
     measured = [(way, gain) for way in ways if (gain := measurements.gain(way)) is not None]
@@ -252,6 +252,7 @@ def report(
         pays={stage: way for stage, way in pays.items() if stage in STAGES},
         needed_chances=needed,
         disk_bytes=disk_bytes,
+        instead=instead,
     )
 
 

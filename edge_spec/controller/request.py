@@ -78,17 +78,6 @@ class Request:
         """Every file, and the engines that may read it."""
         return [(file, self.engines[role]) for role, file in self.files.items()]
 
-    def load_libraries(self, *, verbose: bool = False) -> None:
-        """Load the libraries of the engines that are preferred, so that their memory is counted before models are
-        planned; of the others it is known, see ``Engine.library_bytes``.
-
-        Args:
-            verbose: load all of them, and let their logs through to standard error.
-        """
-        preferred = (choices[0] for choices in self.engines.values())
-        for each in self.in_question if verbose else dict.fromkeys(preferred):
-            each.load_library(verbose=verbose)
-
     def contexts(self) -> Iterator[int]:
         """Sizes of the context, as asked for and then smaller and smaller."""
         n_ctx = self.settings.n_ctx

@@ -234,9 +234,8 @@ class Engine(ABC):
         reader: a function, ``module:name``, that reads a strange file as its library does, which may end the process;
             empty if it reads none but with what is checked. See ``edge_spec.engines.trial``.
         process_bytes: what its own library grows by while it runs, besides models.
-        library_bytes: what loading its library takes, if that may happen after memory was measured.
+        library_bytes: what loading its library takes, at most.
         is_fallback: whether it takes the files that no other engine takes first; true of one engine.
-        is_counted: whether its library was loaded before memory was measured.
         estimator, opener: the classes that say what its models take, and that open them.
     """
 
@@ -248,9 +247,8 @@ class Engine(ABC):
     extra: str = ""
     reader: str = ""
     process_bytes: int
-    library_bytes: int = 0
+    library_bytes: int
     is_fallback: bool = False
-    is_counted: bool = False
     estimator: type[Estimator]
     opener: type[Opener]
 
@@ -282,9 +280,9 @@ class Engine(ABC):
         """
 
     @property
-    def base_bytes(self) -> int:
-        """What its library takes besides models and what was measured before a plan."""
-        return self.process_bytes + (0 if self.is_counted else self.library_bytes)
+    @abstractmethod
+    def is_loaded(self) -> bool:
+        """Whether its library is loaded, so that what it takes is held already."""
 
     @abstractmethod
     def why_not(self, file: ModelFile) -> str | None:

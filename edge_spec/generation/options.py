@@ -16,6 +16,7 @@ from edge_spec.options import (
     has_kind,
     is_finite,
     options_of,
+    own_number,
     python_option,
     refuse_unknown,
     require_in_range,
@@ -123,6 +124,7 @@ class ReplyOptions:
         if timeout is not None and not (is_number and timeout > 0):
             problem = f"is {written(timeout)} and must be a number of seconds above 0"
             raise SettingsError(problem, argument="timeout", hint="leave it out for no limit")
+        object.__setattr__(self, "timeout", own_number(self.timeout))
         SamplerSettings(seed=self.seed or 0, attempt=self.attempt, **self.sampling)
         object.__setattr__(self, "stop", stops_of(self.stop))
         object.__setattr__(self, "sampling", MappingProxyType(dict(self.sampling)))

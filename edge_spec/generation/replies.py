@@ -271,9 +271,10 @@ class Replies(Interruptible[tuple[int, str]]):
 
     def __await__(self) -> Generator[Any, None, list[str]]:
         """Return the texts."""
-        return self._read_async().__await__()
+        return self.aread().__await__()
 
-    async def _read_async(self) -> list[str]:
+    async def aread(self) -> list[str]:
+        """Write them to their ends; returns the texts. A coroutine, as tasks need it."""
         async for _ in self:
             pass
         return self.texts

@@ -125,9 +125,10 @@ class Reply(Interruptible[str]):
 
     def __await__(self) -> Generator[Any, None, str]:
         """Return the whole text."""
-        return self._read_async().__await__()
+        return self.aread().__await__()
 
-    async def _read_async(self) -> str:
+    async def aread(self) -> str:
+        """Write to the end; returns the whole text. A coroutine, as tasks need it: ``create_task(reply.aread())``."""
         async for _ in self:
             pass
         return self.text
@@ -199,6 +200,9 @@ class Reply(Interruptible[str]):
         """Whether it has ended, and all of its text has been handed out."""
         return self._written.is_complete and not self._written.held
 
+    def __str__(self) -> str:
+        return self.text
+
     def __repr__(self) -> str:
         state = self.finish_reason or ("being written" if self.token_ids else "not begun")
         return f"<Reply: {len(self.token_ids)} tokens, {state}>"
@@ -216,10 +220,10 @@ class Reply(Interruptible[str]):
                 self._end_cancelled()
             except Closed:
                 raise
-            except BaseException:
-                # Before it has begun, it can still begin later.
+            except BaseException as error:
+                # Before it has begun, it can still begin later. What is no error, such as Ctrl-C, cancels it.
                 if self.has_begun:
-                    self._end("error")
+                    self._end("error" if isinstance(error, Exception) else "cancelled")
                 raise
         return piece or None
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -32,6 +33,17 @@ _BUSY = (408, 425, 429, 500, 502, 503, 504)
 
 _TRIES_TO_ASK = 4
 _MOST_LISTED_BYTES = 16 << 20
+_ENDPOINT = "HF_ENDPOINT"
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HF_TOKEN_PATH", "HF_HOME")
+_HEADERS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_USER_AGENT_ORIGIN")
+_OTHERS = (*_PROXIES, _ENDPOINT, "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
+"""Variables that the libraries read, see the documents of httpx and huggingface_hub."""
+
+_OF_HEADERS = {"LocalProtocolError", "UnicodeEncodeError"}
+_OF_SETTINGS = {*_OF_HEADERS, "UnsupportedProtocol"}
+"""Errors of httpx, by name, that no other attempt mends."""
+
 _IDENTITY = {"Accept-Encoding": "identity"}
 """Compressed, ranges would be of other bytes."""
 
@@ -41,19 +53,29 @@ class Hub:
 
     Args:
         endpoint: its address; the public one, or that of ``HF_ENDPOINT``, if None.
+        environment: variables, to name those that the libraries cannot use.
         pause: waits so many seconds before another attempt.
 
     Raises:
-        EdgeSpecError: ``huggingface_hub`` is not installed.
+        EdgeSpecError: ``huggingface_hub`` is not installed. DownloadError: it cannot use the environment.
     """
 
-    def __init__(self, *, endpoint: str | None = None, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        *,
+        endpoint: str | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._environment = environment
         try:
             import huggingface_hub
             import huggingface_hub.constants
             import huggingface_hub.utils
         except ImportError:
             raise not_installed("huggingface_hub", extra="hub") from None
+        except ValueError as error:
+            raise self._unusable(error, "the hub") from error
         self._library: Any = huggingface_hub
         self._endpoint = endpoint
         self._pause = pause
@@ -102,12 +124,13 @@ class Hub:
             try:
                 return ask()
             except Busy as busy:
-                patience.wait(what, busy, "try again later; check the connection and HF_ENDPOINT")
+                named = ", ".join(self._set(_ENDPOINT, *_PROXIES) or [_ENDPOINT])
+                patience.wait(what, busy, f"try again later; check the connection and {named}")
 
     def _listed(self, repo: str, revision: str) -> list[RemoteFile]:
         endpoint = self._endpoint or self._library.constants.ENDPOINT
         address = f"{endpoint}/api/models/{quote(repo)}/revision/{quote(revision, safe='')}?blobs=true"
-        headers = self._library.utils.build_hf_headers() | _IDENTITY
+        headers = self._headers(repo) | _IDENTITY
         with self._answer(address, headers, about=repo) as response:
             raw = bytearray()
             for chunk in in_time(response.iter_bytes()):
@@ -173,7 +196,7 @@ class Hub:
         address, headers = file.address, {}
         if not address:
             address = self._library.hf_hub_url(file.repo, file.path, revision=file.commit, endpoint=self._endpoint)
-            headers = self._library.utils.build_hf_headers()
+            headers = self._headers(file.repo)
         headers |= {"Range": f"bytes={first}-{last - 1}", **_IDENTITY}
         with self._answer(address, headers, about=file.repo) as response:
             place = _place(response, file)
@@ -192,11 +215,11 @@ class Hub:
     @contextmanager
     def _answer(self, address: str, headers: dict[str, str], *, about: str) -> Iterator[Any]:
         """The good answer to a request, whose body has not been read."""
-        client = self._library.utils.get_session()
-        with (
-            _errors_of_the_hub(about),
-            client.stream("GET", address, headers=headers, follow_redirects=True, timeout=_TIMEOUT_S) as response,
-        ):
+        with _errors_of_the_hub(about), ExitStack() as opened:
+            with self._usable(about):
+                client = self._library.utils.get_session()
+                asked = client.stream("GET", address, headers=headers, follow_redirects=True, timeout=_TIMEOUT_S)
+                response = opened.enter_context(asked)
             status = int(response.status_code)
             if status in _BUSY:
                 raise Busy(f"{about} answers {status}", _seconds(response.headers.get("Retry-After", "")))
@@ -204,6 +227,48 @@ class Hub:
                 self._library.utils.hf_raise_for_status(response)
                 raise DownloadError(f"{about} answers {status}", hint="try again later")
             yield response
+
+    def _set(self, *names: str) -> list[str]:
+        """Return those of some variables that are set, as they are spelled."""
+        spelled = (each for name in names for each in dict.fromkeys((name, name.lower())))
+        return [name for name in spelled if self._environment.get(name)]
+
+    @contextmanager
+    def _usable(self, about: str) -> Iterator[None]:
+        """Name the variables where the libraries cannot use what stands in them.
+
+        Raises:
+            DownloadError: they cannot; or the address is odd.
+        """
+        try:
+            yield
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception as error:
+            if _is_of(error, {"HTTPError"}) and not _is_of(error, _OF_SETTINGS):
+                raise
+            raise self._unusable(error, about) from error
+
+    def _unusable(self, error: Exception, about: str) -> DownloadError:
+        is_secret = _is_of(error, _OF_HEADERS)
+        likely = _HEADERS if is_secret else _FILES if isinstance(error, OSError) else _OTHERS
+        names = self._set(*likely)
+        said = [name for name in names if self._environment[name][:40] in str(error)]
+        named = " or ".join(said or names)
+        # What an error says of a header may hold a token.
+        why = "" if is_secret else f": {' '.join(str(error).split())[:160]}"
+        if named:
+            return DownloadError(f"{named} cannot be used{why}", hint="correct the variable, or unset it")
+        return DownloadError(f"{about} cannot be asked{why}", hint="check the address")
+
+    def _headers(self, about: str) -> dict[str, str]:
+        with self._usable(about):
+            return dict(self._library.utils.build_hf_headers())
+
+
+def _is_of(error: Exception, kinds: set[str]) -> bool:
+    """Return whether an error is of one of these classes, by name: the library has changed its HTTP client before."""
+    return any(kind.__name__ in kinds for kind in type(error).__mro__)
 
 
 def _place(response: Any, file: RemoteFile) -> int:

@@ -22,7 +22,9 @@ from edge_spec.library.hub import Hub
 from edge_spec.library.names import file_called
 from edge_spec.library.partial import FOLDER, Partial
 from edge_spec.library.stores import all_models
+from edge_spec.library.user_folder import named_in
 from edge_spec.models.catalogue import MANIFEST, family_names
+from edge_spec.models.split_files import is_gguf
 
 __all__ = ["check_name", "pull", "remove", "to_fetch"]
 
@@ -206,11 +208,10 @@ def remove(name: str, folder: Path) -> int:
         ModelNotFound: it is not there, comes with the package, or what is there is a folder that no model was fetched
             into.
     """
-    paths = [folder / name, folder / f"{name}.gguf"]
-    path = next((path for path in paths if path.parent == folder and path.exists() and path != folder), None)
+    path = named_in(folder, name)
     if path is None and name in family_names():
         raise ModelNotFound(f"{name} comes with edge-spec", hint="it is removed with the package only")
-    if path is None or name.startswith("."):
+    if path is None:
         raise ModelNotFound(f"{folder} holds no model {name!r}", hint="`edge-spec list` shows what it holds")
     if path.is_dir() and not (path / MANIFEST).is_file():
         # The model folder may be any folder, even a home folder: remove only what is certainly a model.
@@ -235,7 +236,7 @@ def _places(name: str, file: RemoteFile, what: Pull, folder: Path, environment: 
     if not file.sha256:
         return
     for found in all_models(folder, environment):
-        for path in sorted(found.path.glob("*.gguf")) if found.path.is_dir() else [found.path]:
+        for path in sorted(filter(is_gguf, found.path.iterdir())) if found.path.is_dir() else [found.path]:
             if _size_of(path) == file.n_bytes:
                 yield path
 

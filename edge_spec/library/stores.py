@@ -23,7 +23,7 @@ from edge_spec.foreign import read_json, read_regular
 from edge_spec.library.user_folder import model_folder, named_in
 from edge_spec.library.wanted import read_catalogue
 from edge_spec.models.catalogue import MANIFEST, family_names, resolve_family
-from edge_spec.models.split_files import is_later_part
+from edge_spec.models.split_files import is_gguf, is_later_part
 
 __all__ = ["Found", "all_models", "all_targets", "locate", "name_of", "own_models"]
 
@@ -31,6 +31,12 @@ _WEIGHTS = "application/vnd.ollama.image.model"
 _USUAL = ("registry.ollama.ai", "library")
 """What names of ollama's models leave out."""
 
+_LATEST = ":latest"
+"""What a name of ollama's may leave out."""
+
+_HASHED = ("sha256-", "sha256:")
+
+_OLLAMA = "ollama"
 _OWN = "edge-spec"
 """The store that is the user's own model folder."""
 
@@ -89,7 +95,9 @@ def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found
     path = named_in(own or model_folder(environment), name)
     if path is not None:
         return Found(name, path, _OWN)
-    found = next((each for each in _of_others(environment) if each.name == name), None)
+    others = list(_of_others(environment))
+    short = (each for each in others if each.store == _OLLAMA and each.name == name + _LATEST)
+    found = next((each for each in others if each.name == name), None) or next(short, None)
     if found is None and name in read_catalogue():
         raise ModelNotFound(f"the model {name} is not on this computer", hint=f"fetch it: edge-spec pull {name}")
     return found
@@ -121,7 +129,7 @@ def _exists(name: str) -> bool:
 def own_models(folder: Path) -> Iterator[Found]:
     """Yield the models in the user's folder, by name."""
     for path in _entries(folder):
-        if path.suffix.lower() == ".gguf" and not is_later_part(path.name):
+        if is_gguf(path) and path.is_file() and not is_later_part(path.name):
             yield Found(path.stem, path, _OWN)
         elif (path / MANIFEST).is_file() or _holds_a_model(path):
             yield Found(path.name, path, _OWN)
@@ -181,15 +189,17 @@ def _ollama(folder: Path) -> Iterator[Found]:
         blob = _ollama_weights(manifest, folder / "blobs")
         if blob is not None:
             prefix = "" if tuple(place) == _USUAL else "/".join(place[1:] if place[0] == _USUAL[0] else place) + "/"
-            yield Found(f"{prefix}{model}:{tag}", blob, "ollama")
+            yield Found(f"{prefix}{model}:{tag}", blob, _OLLAMA)
 
 
 def _ollama_weights(manifest: Path, blobs: Path) -> Path | None:
     try:
         layers = read_json(manifest)["layers"]
         digest = next(str(each["digest"]) for each in layers if each["mediaType"] == _WEIGHTS)
-        path = blobs / digest.replace(":", "-")
-        return path if path.name.startswith("sha256-") and path.parent == blobs and path.is_file() else None
+        # Its first versions kept the colon.
+        paths = [blobs / digest.replace(":", "-"), blobs / digest]
+        blob = next((path for path in paths if path.parent == blobs and path.is_file()), None)
+        return blob if digest.startswith(_HASHED) else None
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return None
 
@@ -201,22 +211,26 @@ def _lm_studio(folder: Path) -> Iterator[Found]:
 
 def _ggufs_below(folder: Path) -> Iterator[Path]:
     """Yield the models in a folder and its folders; later parts of a model and what reads images are left out."""
-    for path in sorted(path for path in _below(folder) if path.suffix == ".gguf"):
+    for path in sorted(filter(is_gguf, _below(folder))):
         if path.is_file() and not is_later_part(path.name) and not path.name.lower().startswith(_PROJECTOR):
             yield path
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield what is in a folder and its folders, links to others left out; of a whole disk only the beginning."""
-    level, n_folders = [folder], 0
+    """Yield what is in a folder and its folders, each folder once; of a whole disk only the beginning."""
+    level, n_folders, seen = [folder], 0, set[tuple[int, int]]()
     for _ in range(_MOST_LEVELS):
         below: list[Path] = []
         for each in level[: max(0, _MOST_FOLDERS - n_folders)]:
             with suppress(OSError, ValueError), os.scandir(each) as entries:
                 for entry in entries:
                     yield Path(entry.path)
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(Path(entry.path))
+                    if entry.is_dir():
+                        # Links may lead to where we have been.
+                        there = Path(entry.path).stat()
+                        if (there.st_dev, there.st_ino) not in seen:
+                            seen.add((there.st_dev, there.st_ino))
+                            below.append(Path(entry.path))
         n_folders += len(level)
         level = sorted(below)
 

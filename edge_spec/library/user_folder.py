@@ -13,6 +13,7 @@ from typing import Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.foreign import read_toml
+from edge_spec.models.split_files import is_gguf
 
 __all__ = ["configuration_path", "model_folder", "named_in", "read_settings"]
 
@@ -67,6 +68,11 @@ def named_in(folder: Path, name: str) -> Path | None:
         return None
     paths = (folder / (name + ending) for ending in _ENDINGS)
     try:
-        return next((path for path in paths if path.exists()), None)
+        found = next((path for path in paths if path.exists()), None)
+        if found is None:
+            # Other programs write the ending in capitals.
+            others = (path for path in sorted(folder.iterdir()) if path.stem == name and is_gguf(path))
+            found = next((path for path in others if path.is_file()), None)
+        return found
     except OSError:  # too long, or no permission
         return None

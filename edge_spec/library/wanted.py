@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -162,10 +163,16 @@ def _entry(name: str, entry: Any, *, file: Path | None = None) -> Wanted:
 
 def _of_address(address: str, endpoint: str) -> Wanted:
     """Return a repository or a file of the hub, as a browser shows it, or a ``.gguf`` on any other server."""
-    split = urlsplit(address)
+    try:
+        split = urlsplit(address)
+    except ValueError as error:
+        raise ModelNotFound(f"{address} is no address: {error}", hint="copy it from the browser") from None
     parts = [unquote(part) for part in split.path.split("/") if part]
     is_file = bool(parts) and parts[-1].lower().endswith(".gguf")
-    if split.netloc.lower() in {*_HUBS, urlsplit(endpoint).netloc.lower()}:
+    hubs = set(_HUBS)
+    with suppress(ValueError):  # the hub is asked at the same address, and says what is wrong with it
+        hubs.add(urlsplit(endpoint).netloc.lower())
+    if split.netloc.lower() in hubs:
         repo = "/".join(parts[:2])
         if is_file and len(parts) >= 5 and parts[2] in ("resolve", "blob"):
             source = Source(repo=repo, patterns=("/".join(parts[4:]),), revision=parts[3])

@@ -11,7 +11,15 @@ from types import MappingProxyType
 from typing import Annotated, Any, TypedDict
 
 from edge_spec.errors import SettingsError
-from edge_spec.options import Option, has_kind, options_of, refuse_unknown, require_in_range, written
+from edge_spec.options import (
+    Option,
+    has_kind,
+    options_of,
+    own_number,
+    refuse_unknown,
+    require_in_range,
+    written,
+)
 
 __all__ = ["SAMPLER_OPTIONS", "SamplerKeywords", "SamplerSettings"]
 
@@ -133,6 +141,7 @@ class SamplerSettings:
         require("mirostat", self.mirostat != 1, "0 (off) or 2")
         for name in ("seed", "attempt"):
             require(name, has_kind(getattr(self, name), Integral), "a whole number")
+            object.__setattr__(self, name, own_number(getattr(self, name)))
         hint = "leave it out for a random one"
         require("seed", -(1 << 63) <= self.seed < 1 << 64, "from -2**63 to 2**64 - 1", hint)
         object.__setattr__(self, "seed", self.seed % (1 << 64))
@@ -146,7 +155,16 @@ class SamplerSettings:
         for token, bias in self.logit_bias.items():
             require("logit_bias", has_kind(token, Integral) and 0 <= token < 1 << 31, wanted)
             require("logit_bias", has_kind(bias, Real) and (bias == -math.inf or abs(bias) <= _LARGEST), wanted)
-        object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
+        biases = {own_number(token): own_number(bias) for token, bias in self.logit_bias.items()}
+        object.__setattr__(self, "logit_bias", MappingProxyType(biases))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of them as plain values, as JSON can hold them."""
+        return {
+            **{each.name: getattr(self, each.name) for each in fields(self)},
+            "logit_bias": {str(token): bias for token, bias in self.logit_bias.items()},
+            "dry_breakers": list(self.dry_breakers),
+        }
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> SamplerSettings:

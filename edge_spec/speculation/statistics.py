@@ -101,6 +101,11 @@ class Statistics:
         """Of the rounds that drafted so deep, the share whose text went so deep along the draft."""
         return [self.accepted_at[depth] / self.drafted_at[depth] for depth in sorted(self.drafted_at)]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return tokens, what was drafted and accepted, and times, as plain values."""
+        counts = {"prompt_tokens": self.prompt_tokens, "tokens": self.tokens}
+        return {**counts, **self.speculation(), "timings": self.timings()}
+
     def timings(self) -> dict[str, float]:
         """Return seconds by phase and tokens per second, for ``--json``."""
         prefill_rate = self.prompt_tokens / self.prefill_s if self.prefill_s else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_a_model_is_pulled_found_and_removed(hub: FakeHub, home: Path, capsys: p
     asked = ("pull", "org/tiny-GGUF", "--ctx", "256", "--as")
     assert "--memory" in said(capsys, *asked, "tiny", "--memory", "lots", code=2)
     large = said(capsys, *asked, "tiny", "--memory", "1MiB", code=1)
-    assert "tiny does not fit this computer and is not fetched; --memory or --ctx may make it fit, --yes" in large
+    assert "tiny does not fit that budget and is not fetched; --memory or --ctx may make it fit, --yes" in large
     assert "--as NAME" in said(capsys, *asked, "demo", code=1)
     assert "\ntiny " not in said(capsys, "list")
     looked = said(capsys, *asked, "tiny", "--memory", "1GiB", "--dry-run").splitlines()
@@ -75,6 +76,20 @@ def test_a_model_is_pulled_found_and_removed(hub: FakeHub, home: Path, capsys: p
     assert "tiny is removed" in said(capsys, "rm", "tiny")
     assert "holds no model 'tiny'" in said(capsys, "rm", "tiny", code=1)
     assert "demo comes with edge-spec" in said(capsys, "rm", "demo", code=1)
+
+
+def test_pull_and_plan_state_one_minimum(hub: FakeHub, home: Path) -> None:
+    """What fetching takes is not there any more when the model is run."""
+    path = write_gguf(home / "tiny.gguf")
+    hub.repositories = {"org/tiny-GGUF": {"tiny-Q4_0.gguf": path.read_bytes()}}
+    found = []
+    for asked in (("pull", "org/tiny-GGUF"), ("plan", str(path)), ("run", str(path), "-p", "Hi")):
+        command = [sys.executable, "-m", "edge_spec", *asked, "--memory", "10MiB", "--ctx", "256"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        minimum = re.search(r"the minimum is (\d+) MiB", done.stdout + done.stderr)
+        assert done.returncode == 1 and minimum is not None, done.stderr
+        found.append(int(minimum[1]))
+    assert max(found) - min(found) <= 2, found
 
 
 @pytest.mark.parametrize(("option", "value"), [("--memory", "banana"), ("--ctx", "-1"), ("--ctx", "1+")])

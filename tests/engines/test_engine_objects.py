@@ -139,7 +139,7 @@ class TableOpener(Opener):
 class TableEngine(Engine):
     """All that a new engine has to write."""
 
-    name, title, process_bytes = "table", "tables", 0
+    name, title, process_bytes, library_bytes, is_loaded = "table", "tables", 0, 0, True
     estimator, opener = TableEstimator, TableOpener
 
     def load_library(self, *, verbose: bool = False) -> None:

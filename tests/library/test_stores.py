@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from gguf_files import write_gguf
 
+from edge_spec.library.pulling import remove
 from edge_spec.library.stores import all_models, locate, name_of
 from edge_spec.models import inspect, resolve_family
 
@@ -127,3 +128,50 @@ def test_variables_of_other_programs_say_where_they_keep_models(home: Path, tmp_
     (tmp_path / "hub").symlink_to(home / ".cache" / "huggingface" / "hub")
     moved = {"HOME": str(tmp_path), "OLLAMA_MODELS": str(tmp_path / "ollama"), "HF_HUB_CACHE": str(tmp_path / "hub")}
     assert {each.store for each in all_models(tmp_path / "none", moved)} == {"ollama", "Hugging Face"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links")
+def test_linked_folders_and_files_are_found_and_dangling_ones_are_not(tmp_path: Path) -> None:
+    disk, own, studio = tmp_path / "disk", tmp_path / "own", tmp_path / ".lmstudio" / "models"
+    for folder in (disk / "maker" / "one", disk / "two", own, studio / "other"):
+        folder.mkdir(parents=True)
+    write_gguf(disk / "maker" / "one" / "a.gguf")
+    write_gguf(disk / "two" / "b.GGUF")
+    (studio / "maker").symlink_to(disk / "maker")
+    (studio / "other" / "two").symlink_to(disk / "two")
+    (studio / "other" / "circle").symlink_to(studio)
+    (own / "c.gguf").symlink_to(disk / "two" / "b.GGUF")
+    (own / "gone.gguf").symlink_to(disk / "nothing.gguf")
+    environment = {"HOME": str(tmp_path)}
+    found = {each.name for each in all_models(own, environment)}
+    assert found == {"c", "maker/one/a.gguf", "other/two/b.GGUF"}
+    for name in found:
+        located = locate(name, own, environment)
+        assert located is not None and inspect(located.path).n_vocab == 384
+
+
+@pytest.mark.parametrize("ending", [".gguf", ".GGUF", ".Gguf"])
+def test_endings_in_capitals_are_listed_run_and_removed(tmp_path: Path, ending: str) -> None:
+    write_gguf(tmp_path / f"Big{ending}")
+    assert [each.name for each in all_models(tmp_path, {"HOME": str(tmp_path)})] == ["Big"]
+    located = locate("Big", tmp_path, {})
+    assert located is not None and located.path == tmp_path / f"Big{ending}"
+    assert remove("Big", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_of_ollama_may_leave_out_the_usual_tag(tmp_path: Path) -> None:
+    """And its first versions named blobs otherwise."""
+    models = tmp_path / ".ollama" / "models"
+    manifest = models / "manifests" / "registry.ollama.ai" / "library" / "linked"
+    for folder in (models / "blobs", manifest):
+        folder.mkdir(parents=True)
+    blob = write_gguf(models / "blobs" / "sha256:abc")
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:abc"}
+    for tag in ("latest", "1b"):
+        (manifest / tag).write_text(json.dumps({"layers": [layer]}))
+    environment = {"HOME": str(tmp_path)}
+    for name in ("linked", "linked:latest", "linked:1b"):
+        found = locate(name, tmp_path / "own", environment)
+        assert found is not None and found.path == blob
+    assert locate("linked:2b", tmp_path / "own", environment) is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from gguf_files import write_gguf
 
+from edge_spec.controller.candidates import STAGES
 from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
 from edge_spec.loading import load, plan
 from edge_spec.speculation.modes import MODES
@@ -51,7 +52,7 @@ def test_thresholds_say_for_which_context_and_cache() -> None:
             assert (candidate.n_ctx, candidate.kv) == (256, kinds)
         with pytest.raises(BudgetExceeded) as caught:
             plan("demo", memory=10 * MIB, held_bytes=HELD, engine=engine)
-        assert f"(context 256, cache {'/'.join(kinds)})" in caught.value.hint
+        assert f"(context 256, cache {'/'.join(kinds)}; " in caught.value.hint
     fixed = plan("demo", memory="1GiB", held_bytes=HELD, engine="llama", n_ctx=700, kv_k="f16", kv_v="f16").least[
         "fits"
     ]
@@ -76,13 +77,36 @@ def test_a_budget_that_is_not_valid_is_answered_with_what_is(memory: Any, hint: 
             ask(memory=memory)
 
 
-def test_a_refusal_names_the_engine_that_takes_less() -> None:
-    with pytest.raises(BudgetExceeded) as caught:
-        plan("demo", memory=10 * MIB, held_bytes=HELD)
-    assert "`engine='llama'`" in caught.value.hint
-    with pytest.raises(BudgetExceeded) as caught:
-        plan("demo", memory=10 * MIB, held_bytes=HELD, engine="llama")
-    assert "`engine='llama'`" not in caught.value.hint
+def test_an_engine_that_is_not_used_takes_nothing() -> None:
+    """So that the smallest budget is the same, whether or not the engine that it has is named."""
+    said = []
+    for engine in ("auto", "llama"):
+        with pytest.raises(BudgetExceeded) as caught:
+            plan("demo", memory=10 * MIB, held_bytes=HELD, engine=engine)
+        said.append((caught.value.needed_bytes, caught.value.hint))
+    assert said[0] == said[1]
+    least = said[0][0]
+    assert plan("demo", memory=least, held_bytes=HELD).chosen.needed_bytes == least
+
+
+def test_what_a_program_holds_is_told_apart() -> None:
+    """A refusal must not put down to a model what another one holds."""
+    for held in (HELD, 431 * MIB):
+        with pytest.raises(BudgetExceeded) as caught:
+            plan("demo", memory=10 * MIB, held_bytes=held, engine="llama")
+        assert f"; {(held >> 20) + 12} MiB without the model)" in caught.value.hint
+
+
+def test_what_other_engines_would_bring_is_told() -> None:
+    """More context, or a drafter, for which the engine has to be named."""
+    for budget in range(80, 200, 12):
+        found = plan("demo", memory=budget * MIB, held_bytes=HELD // 2)
+        chosen = found.chosen
+        for engine in {"onnx", "llama"} - {found.engine}:
+            named = plan("demo", memory=budget * MIB, held_bytes=HELD // 2, engine=engine).chosen
+            better = named.n_ctx > chosen.n_ctx or STAGES.index(named.stage) > STAGES.index(chosen.stage)
+            told = found.instead.get(engine)
+            assert (told.described if told else None) == (named.described if better else None)
 
 
 def test_a_named_way_to_speculate_is_kept_or_refused() -> None:

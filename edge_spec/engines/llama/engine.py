@@ -214,7 +214,10 @@ class LlamaEngine(Engine):
 
     def load_library(self, *, verbose: bool = False) -> None:
         library().verbose = verbose
-        self.is_counted = True
+
+    @property
+    def is_loaded(self) -> bool:
+        return library.cache_info().currsize > 0
 
     def why_not(self, file: ModelFile) -> str | None:
         if head_of(file):

@@ -12,7 +12,7 @@ from edge_spec.engines.base import Engine, Estimator
 from edge_spec.engines.onnx.kernels import KINDS, can_drop_pages, features, packed_bytes, why_slow
 from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, drafter_settings, known_onnx_profile, onnx_settings
 from edge_spec.engines.onnx.published import published_footprint
-from edge_spec.engines.onnx.runner import runtime_version
+from edge_spec.engines.onnx.runner import is_loaded, runtime_version
 from edge_spec.engines.onnx.states import kept_rows, most_copies
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, unfit
 from edge_spec.engines.onnx.transcription.cache import is_transcribed
@@ -232,6 +232,7 @@ class OnnxEngine(Engine):
     package = "onnxruntime"
     auto_kv = "f32"
     process_bytes = 6 << 20
+    library_bytes = 18 << 20
     estimator = OnnxEstimator
     opener = OnnxOpener
 
@@ -244,6 +245,10 @@ class OnnxEngine(Engine):
 
     def load_library(self, *, verbose: bool = False) -> None:
         runtime_version()
+
+    @property
+    def is_loaded(self) -> bool:
+        return is_loaded()
 
     def why_not(self, file: ModelFile) -> str | None:
         if file.graph is not None or is_own_head(file):

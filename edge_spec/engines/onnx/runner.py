@@ -6,6 +6,7 @@ The library is named only here, and its exceptions become edge-spec's errors her
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from edge_spec.errors import BackendError, Cancelled, Closed, EdgeSpecError, UnsupportedModel
 
-__all__ = ["Runner", "runtime_version", "value_of"]
+__all__ = ["Runner", "is_loaded", "runtime_version", "value_of"]
 
 _FATAL = 4
 
@@ -27,6 +28,11 @@ def library() -> Any:
     import onnxruntime
 
     return onnxruntime
+
+
+def is_loaded() -> bool:
+    """Return whether it is loaded, by whomever."""
+    return "onnxruntime" in sys.modules
 
 
 def runtime_version() -> str:

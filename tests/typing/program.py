@@ -1,0 +1,57 @@
+"""A program of a user's, which has to pass both type checkers at their strictest without a comment for them."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import edge_spec
+from edge_spec import ChatSession, Drafter, Mode, Reply, TextModel, Tree
+
+
+class LastAgain(Drafter):
+    """Guesses that the last token comes again."""
+
+    def draft(self, limit: int) -> Tree:
+        return Tree.sequence([*self.text.tokens[-1:]] * limit)
+
+
+def ask(model: TextModel, question: str) -> str:
+    reply = model.generate(question, seed=7, max_tokens=40, temperature=0.5, stop=["\n\n"])
+    for piece in reply:
+        print(piece, end="", flush=True)
+    print(json.dumps({"statistics": reply.statistics.to_json(), "settings": reply.settings.to_json()}))
+    return str(reply)
+
+
+def chances(reply: Reply) -> list[tuple[int | None, str]]:
+    return [(event.id, event.text) for event in reply.events()]
+
+
+def talk(model: TextModel, path: Path) -> ChatSession:
+    session = ChatSession.load(model, path, on_notice=print) if path.exists() else model.chat("Be brief.", seed=1)
+    session.send("Hello", max_tokens=20).read(print)
+    session.save(path)
+    return session
+
+
+async def many(prompts: Sequence[str]) -> list[str]:
+    async with edge_spec.aload("demo", n_ctx=512) as model:
+        replies = [model.generate(prompt, seed=3, max_tokens=20) for prompt in prompts]
+        tasks = [asyncio.create_task(reply.aread()) for reply in replies]
+        return [await task for task in tasks]
+
+
+def main() -> None:
+    mode = Mode(name="last", build=lambda models: LastAgain(), limit=1)
+    with edge_spec.load("demo", memory="1GiB", speculation=mode) as model:
+        n_tokens = len(model.prompt_of([{"role": "user", "content": "Hello"}]))
+        print(n_tokens, ask(model, "Tell me a story."))
+        best = model.generate("Hello", n=3, max_tokens=8)
+        print(best.read(), [str(each) for each in best.answers], chances(model.generate("Hi", max_tokens=4)))
+        print(model.generate_many(["a", "b"], max_tokens=4).texts, talk(model, Path("talk.chat")).n_turns)
+    print(asyncio.run(many(["Hello", "Hi"])))
+
+
+if __name__ == "__main__":
+    main()
