@@ -8,7 +8,6 @@ the versions of the libraries. What others did, who ended the child or held it u
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import subprocess
 import sys
@@ -129,8 +128,11 @@ class _Tried:
 
 
 def _digest(path: Path) -> str:
+    state = blake2b(digest_size=16)
     with open_regular(path) as file:
-        return hashlib.file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
+        while piece := file.read(1 << 20):
+            state.update(piece)
+    return state.hexdigest()
 
 
 @cache

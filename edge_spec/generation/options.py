@@ -120,7 +120,7 @@ class ReplyOptions:
     def __post_init__(self) -> None:
         require_in_range(_NUMBERS, self)
         timeout = self.timeout
-        is_number = has_kind(timeout, Real) and (timeout == math.inf or is_finite(timeout))
+        is_number = timeout is not None and has_kind(timeout, Real) and (timeout == math.inf or is_finite(timeout))
         if timeout is not None and not (is_number and timeout > 0):
             problem = f"is {written(timeout)} and must be a number of seconds above 0"
             raise SettingsError(problem, argument="timeout", hint="leave it out for no limit")

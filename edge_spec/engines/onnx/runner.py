@@ -161,7 +161,9 @@ def _loaded(graph: Path | bytes, options: Any, *, hint: str, external: bool, tai
     except EdgeSpecError:
         raise
     except UnicodeEncodeError:
-        raise kind(f"{graph} has a name that is not UTF-8, and ONNX Runtime opens no such files", hint=hint) from None
+        raise kind(
+            f"{Path(os.fsdecode(source))} has a name that is not UTF-8, and ONNX Runtime opens no such files", hint=hint
+        ) from None
     except Exception as error:
         what = graph if isinstance(graph, Path) else "a graph"
         raise kind(f"ONNX Runtime {runtime_version()} cannot load {what}: {_first_line(error)}", hint=hint) from error
