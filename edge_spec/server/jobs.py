@@ -269,7 +269,7 @@ class JobMaker:
             asked=options,
             plainly=asked.speculation == "off",
             token_events=asked.token_events,
-            notices=notices_of(body, (*type(asked).model_fields, *_PASSED)),
+            notices=notices_of(body, [*type(asked).model_fields, *map(str, _PASSED)]),
         )
 
     def _require_room(self, asked: ReplyFields, prompts: Sequence[tuple[int, ...]], n_top: int) -> None:

@@ -25,7 +25,7 @@ def notices_of(body: Mapping[str, Any], known: Collection[str]) -> list[str]:
     Args:
         known: those that are.
     """
-    told = []
+    told: list[str] = []
     for name, value in body.items():
         if value is None or name in known or name in _WITHOUT_EFFECT or {name: value} in _AS_IT_IS:
             continue
