@@ -83,8 +83,9 @@ def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> Bu
         what = f"{request.target.path.name} as asked for"
         hint = Sentence("with {changes} it would fit", changes=changes or nearest.described)
     else:
-        fits, what = smallest_of(frugal(request, estimates))["fits"], request.target.path.name
-        needed_bytes = fits.needed_bytes
+        ways, what = frugal(request, estimates), request.target.path.name
+        fits = smallest_of(ways)["fits"]
+        needed_bytes = min((way.needed_bytes for way in ways if way.mode in request.modes), default=needed_bytes)
         shown = f"context {fits.n_ctx}, cache {'/'.join(fits.kv)}; {format_size(fits.base_bytes)} without the model"
         hint = Sentence(
             "raise {memory}, the minimum is {size} ({shown})", size=format_size(fits.needed_bytes), shown=shown
