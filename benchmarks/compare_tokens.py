@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def _write_corpus(asked: dict[str, Any]) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from token_corpus import corpus
 
-    draft = {role: asked[role] for role in ("draft", "intermediate") if role in asked}
+    draft: dict[str, Any] = {role: asked[role] for role in ("draft", "intermediate") if role in asked}
     found: dict[str, Any] = {}
     for engine in asked["engines"]:
         found |= corpus(
@@ -100,9 +101,7 @@ def _small(name: str, folder: Path) -> dict[str, Any]:
     """Write one of the hunter's models; returns the paths of its files by role."""
     for part in ("tests/attack", "tests/support", "benchmarks"):
         sys.path.insert(0, str(_HERE.parent / part))
-    from hunted_models import HuntedModels
-
-    hunted = HuntedModels(folder)[name]
+    hunted = import_module("hunted_models").HuntedModels(folder)[name]
     roles = {"model": hunted.target, "draft": hunted.draft, "intermediate": hunted.intermediate}
     return {role: str(path) for role, path in roles.items() if path is not None}
 

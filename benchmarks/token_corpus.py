@@ -56,7 +56,7 @@ _SHORT = 192
 _START_S = 120.0
 
 
-def corpus(model: str, *, engine: str, parts: Iterable[str], draft: Mapping[str, str], max_tokens: int) -> Found:
+def corpus(model: str, *, engine: str, parts: Iterable[str], draft: Mapping[str, Any], max_tokens: int) -> Found:
     """Yield the names and the results of every case on one model and engine.
 
     Args:
