@@ -162,7 +162,8 @@ def _faults(child: subprocess.Popen[bytes] | None, files: Sequence[_Tried]) -> t
     Others read those that it did not come to.
     """
     if child is None:
-        return dict.fromkeys(files, ""), ""
+        # Nothing was learned of them, so nothing is remembered.
+        return {}, ""
     found: dict[_Tried, str] = {}
     left, tries = list(files), 0
     while True:

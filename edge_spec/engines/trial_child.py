@@ -79,6 +79,8 @@ def _read_tokenizer(path: Path) -> str:
     with closing(tokenizer):
         try:
             _use(tokenizer, tokenizer.tokenize(_TEXT, add_special=True))
+        except KeyboardInterrupt:
+            raise  # not what the file did
         except BaseException as error:
             return f"cannot be used: {' '.join(str(error).split())}"
     return ""

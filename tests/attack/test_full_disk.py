@@ -39,7 +39,8 @@ def chat(
         [*CHAT, "-n", "4", "--seed", "1", "--session", str(path)],
         input=typed.encode(),
         capture_output=True,
-        env=os.environ | {"TMPDIR": str(temporary)},
+        # A compiled module that the limit cuts short would break every later import of it.
+        env=os.environ | {"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"},
         timeout=100,
         preexec_fn=full,
     )
@@ -87,7 +88,7 @@ def test_at_a_terminal_it_is_a_failure_too(tmp_path: Path) -> None:
     pytest.importorskip("pexpect")
     from pseudo_terminal import PseudoTerminal, quiet
 
-    surroundings = quiet(os.environ, str(tmp_path)) | {"TMPDIR": str(tmp_path)}
+    surroundings = quiet(os.environ, str(tmp_path)) | {"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     terminal = PseudoTerminal([*CHAT, "-n", "4", "--session", "/proc/held.chat"], surroundings, columns=200)
     terminal.say("Hello")
     terminal.type("\x04")

@@ -108,6 +108,17 @@ def test_what_others_did_is_not_remembered(
     assert list((tmp_path / "probes").glob("tried-*"))
 
 
+def test_what_was_not_tried_is_not_remembered(
+    sound: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "frozen", True, raising=False)  # such a program starts no child
+        judged(sound, tmp_path)
+    assert not list((tmp_path / "probes").glob("tried-*"))
+    judged(sound, tmp_path)
+    assert list((tmp_path / "probes").glob("tried-*"))
+
+
 def test_time_of_the_processor_is_the_files_doing(sound: ModelFile, tmp_path: Path, others: Others) -> None:
     others.scripts = [BUSY]
     for _ in range(2):

@@ -101,6 +101,9 @@ class OnnxOpener(Opener):
 
         on_probe = partial(self._announce_probe, file, settings)
         on_busy = partial(self._announce_busy, settings)
+        if settings.exact:
+            # While a tokenizer is loaded it takes more than it keeps: better before the weights.
+            self.tokenizer(file)
         source = self._transcription(file) if file.graph is None else None
         self._on_progress("loading", 0, file.weight_bytes)
         model: LanguageModel
@@ -119,9 +122,6 @@ class OnnxOpener(Opener):
                 measured("recurrent state", states.state_bytes)
                 measured("snapshots for drafts", states.kept_bytes)
         else:
-            if settings.exact:
-                # While a published tokenizer is loaded it takes more than it keeps: better before the weights.
-                self.tokenizer(file)
             model, probed = open_published(
                 file, settings, cache_dir=self._cache_dir, on_probe=on_probe, on_busy=on_busy
             )
