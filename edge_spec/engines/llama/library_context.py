@@ -178,8 +178,8 @@ class LibraryContext:
         return _PARTS + b"".join(piece for body in bodies for piece in (_LENGTH.pack(len(body)), body))
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield where parts begin and end: half a window, as some look to both sides, and none across two, as others
-        look back to where the last one began."""
+        """Yield where parts begin and end: half a window, as some look to both sides. None crosses a multiple of the
+        window, since attention in chunks sees its own chunk only."""
         window = self.n_window
         while True:
             end = min(last, first + max(1, window // 2), first - first % window + window) if window else last
