@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from edge_spec.errors import Sentence
-from edge_spec.extras import not_installed
-from edge_spec.llama_cpp.weights import vocabulary_bytes
+from edge_spec.errors import EdgeSpecError, Sentence
+from edge_spec.extras import how_to_install
+from edge_spec.llama_cpp.library import why_not_installed
+from edge_spec.llama_cpp.weights import LlamaWeights, vocabulary_bytes
 from edge_spec.memory import Footprint, Ledger
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, json_tokenizer
@@ -47,10 +47,12 @@ def open_tokenizer(file: ModelFile) -> FileTokenizer:
     header = read_header(file.path)
     if is_known_vocabulary(header):
         return GGUFTokenizer(header)
-    if find_spec("llama_cpp") is None:
-        raise not_installed(f"llama.cpp, which reads the vocabulary of {file.path.name},", "llama")
-    from edge_spec.llama_cpp.weights import LlamaWeights
-
+    missing = why_not_installed()
+    if missing is not None:
+        raise EdgeSpecError(
+            f"llama.cpp reads the vocabulary of {file.path.name}, and {missing}",
+            hint=f"run: {how_to_install('llama')}",
+        )
     return LlamaWeights(file.path, vocab_only=True)
 
 

@@ -159,8 +159,8 @@ def test_other_kinds_are_left_to_llama_cpp_or_refused_with_the_command_that_inst
     path = tmp_path / "plamo.gguf"
     path.write_bytes(raw[:at] + b"plamo" + raw[at + 5 :])
     assert not is_known_vocabulary(read_header(path))
-    monkeypatch.setattr("edge_spec.engines.tokenizers.find_spec", lambda name: None)
-    with pytest.raises(EdgeSpecError, match=r"plamo\.gguf, is not installed; run: pip install ") as found:
+    monkeypatch.setattr("edge_spec.engines.tokenizers.why_not_installed", lambda: "it is of another version")
+    with pytest.raises(EdgeSpecError, match=r"plamo\.gguf, and it is of another version; run: pip install ") as found:
         open_tokenizer(inspect(path))
     assert "\n" not in str(found.value)
     assert isinstance(open_tokenizer(inspect(tmp_path / "model.gguf")), GGUFTokenizer)
