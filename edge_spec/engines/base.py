@@ -288,7 +288,8 @@ class Engine(ABC):
     def why_not(self, file: ModelFile) -> str | None:
         """Return why it cannot run a file, as a clause with ``it`` for the file; None if it may be able to.
 
-        Only what the header tells. A file that passes can still be refused by ``Opener.prepare`` or ``Opener.open``.
+        Only what the header tells, its vocabulary included, which may need what is not installed. A file that passes
+        can still be refused by ``Opener.prepare`` or ``Opener.open``.
         """
 
     def disk_bytes(self, file: ModelFile, *, cache_dir: Path | None) -> int:

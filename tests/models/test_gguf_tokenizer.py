@@ -23,9 +23,10 @@ from edge_spec.errors import Closed, EdgeSpecError, PromptError, UnsupportedMode
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.gguf.header import read_header
+from edge_spec.models.gguf.inspection import read_vocabulary
 from edge_spec.models.gguf_tokenizer.pretokenizers import PRETOKENIZERS
 from edge_spec.models.gguf_tokenizer.tokenizer import GGUFTokenizer
-from edge_spec.models.gguf_tokenizer.vocabulary import is_known_vocabulary
+from edge_spec.models.gguf_tokenizer.vocabulary import why_unknown
 
 FOLDER = os.environ.get("EDGE_SPEC_VOCABULARIES", "")
 PUBLISHED = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
@@ -106,7 +107,7 @@ def test_ends_of_replies_are_found_by_the_names_that_llama_cpp_knows(tmp_path: P
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_published_vocabularies_give_llama_cpps_ids(path: Path) -> None:
     """Their own cases, and drawn texts."""
-    if not is_known_vocabulary(read_header(path)):
+    if why_unknown(read_vocabulary(read_header(path))) is not None:
         pytest.skip("a kind that llama.cpp reads")
     ours = opened(path)
     cases = path.with_name(f"{path.name}.inp")
@@ -158,9 +159,9 @@ def test_other_kinds_are_left_to_llama_cpp_or_refused_with_the_command_that_inst
     at = raw.index(b"llama", raw.index(key))
     path = tmp_path / "plamo.gguf"
     path.write_bytes(raw[:at] + b"plamo" + raw[at + 5 :])
-    assert not is_known_vocabulary(read_header(path))
+    assert why_unknown(inspect(path).vocabulary) == "is of the kind 'plamo'"
     monkeypatch.setattr("edge_spec.engines.tokenizers.why_not_installed", lambda: "it is of another version")
-    with pytest.raises(EdgeSpecError, match=r"plamo\.gguf, and it is of another version; run: pip install ") as found:
+    with pytest.raises(EdgeSpecError, match=r"plamo.*, and it is of another version; run: pip install ") as found:
         open_tokenizer(inspect(path))
     assert "\n" not in str(found.value)
     assert isinstance(open_tokenizer(inspect(tmp_path / "model.gguf")), GGUFTokenizer)
