@@ -254,9 +254,7 @@ class Engine(ABC):
 
     def libraries(self) -> dict[str, str]:
         """Return what is installed of it, for people: name -> version or state."""
-        why = self.why_not_installed()
-        state = installed(self.package) if why is None else f"{why}; run: {self.how_to_install()}"
-        return {self.package: state} if self.package else {}
+        return {self.package: self.lacking() or installed(self.package)} if self.package else {}
 
     def why_not_installed(self) -> str | None:
         """Return why its library cannot be used, as a clause; None if it can. Nothing is loaded for that."""
@@ -265,6 +263,11 @@ class Engine(ABC):
     def how_to_install(self) -> str:
         """Return the command that installs its library."""
         return how_to_install(self.extra)
+
+    def lacking(self) -> str | None:
+        """Return why its library cannot be used, and what helps, as a clause; None if it can."""
+        why = self.why_not_installed()
+        return f"{why}; run: {self.how_to_install()}" if why is not None else None
 
     @property
     def architectures(self) -> tuple[str, ...]:
