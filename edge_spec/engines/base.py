@@ -276,10 +276,10 @@ class Engine(ABC):
 
     @abstractmethod
     def load_library(self, *, verbose: bool = False) -> None:
-        """Load the libraries below, so that their memory is counted before models are planned.
+        """Load its library, if it is not loaded, and say how much of its log is shown.
 
         Args:
-            verbose: let their logs through to standard error.
+            verbose: let its log through to standard error.
         """
 
     @property
