@@ -191,13 +191,6 @@ def test_another_version_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert f">={SUPPORTED}" in requirement and f"<0.3.{int(SUPPORTED.rpartition('.')[2]) + 1}" in requirement
 
 
-def test_what_it_would_take_is_counted_where_it_was_not_loaded(other: Path) -> None:
-    llama = type(engine("llama"))()
-    assert llama.base_bytes == llama.process_bytes + llama.library_bytes
-    llama.load_library()
-    assert llama.base_bytes == llama.process_bytes
-
-
 def test_every_engine_that_an_extra_brings_says_so(other: Path) -> None:
     assert [each.name for each in engines() if each.extra] == ["llama"]
     assert engine("onnx").why_not(inspect(other)) is not None
