@@ -55,7 +55,8 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
     request = request_of(asked, cache(inspect))
     with require_sound(request.readers, cache_dir=asked.folder):
         for each in request.in_question:
-            # What is loaded already is told how much to say, and what may be loaded for a plan, if it may speak.
+            # Planning may load a library to ask it, and a library shows its log only from when it was told to.
+            # So those of a verbose load come first, and those that are loaded show as much as this load asks for.
             if each.is_loaded or asked.verbose:
                 each.load_library(verbose=asked.verbose)
     openers = {
@@ -173,7 +174,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     read_file = cache(inspect)
     request = request_of(asked, read_file)
     with require_sound(request.readers, cache_dir=asked.folder):
-        pass
+        pass  # nothing to do meanwhile: what it refuses is not planned
     budget = _with_libraries(budget_of(None))
     if held_bytes is not None:
         # What is free is free for that process as well.

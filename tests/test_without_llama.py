@@ -20,7 +20,7 @@ from edge_spec.engines.onnx import kernels
 from edge_spec.engines.registry import engine, engines
 from edge_spec.extras import how_to_install
 from edge_spec.llama_cpp.library import SUPPORTED, why_not_installed
-from edge_spec.models import inspect
+from edge_spec.models import inspect, resolve_family
 
 pytestmark = pytest.mark.skipif(
     kernels.available() is not None or kernels.features()[0] == "reference", reason="no fast kernels here"
@@ -122,6 +122,28 @@ def test_what_needs_it_says_how_to_install_it(arguments: tuple[str, ...], withou
     assert line.endswith(f"run: {INSTALL}")
     if arguments[0] != "quantize":
         assert all(name in line for name in engine("onnx").architectures)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [("model", "rwkv", "is of the kind 'rwkv'"), ("pre", "none", "cuts texts into words by rules of the name 'none")],
+)
+def test_a_vocabulary_that_only_it_reads_is_refused_at_once(
+    key: str, value: str, said: str, without: dict[str, str], tmp_path: Path
+) -> None:
+    raw = bytearray(resolve_family("demo").target.read_bytes())
+    name = f"tokenizer.ggml.{key}".encode()
+    begin = raw.index(name) + len(name) + 12  # behind the type of the value, and its length
+    length = raw[begin - 8]
+    raw[begin : begin + length] = value.encode().ljust(length, b"-")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(raw)
+    for command in ("plan", "run"):
+        done = edge_spec(without, command, str(path), *(WRITING if command == "run" else ()), code=1)
+        (line,) = done.stderr.splitlines()
+        assert f"model.gguf: ONNX Runtime cannot run it: its vocabulary {said}" in line
+        assert line.count("llama-cpp-python is not installed") == 1 and line.endswith(f"run: {INSTALL}")
+    assert engine("onnx").why_not(inspect(path)) is None  # here it is installed
 
 
 def test_who_looks_sees_what_is_missing(without: dict[str, str], other: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from edge_spec.engines.registry import AUTO, engines
+from edge_spec.engines.registry import AUTO, engines, usable
 from edge_spec.engines.registry import engine as engine_of
 from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, drafter_of, inspect
@@ -94,8 +94,8 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
 
 def _why_not(file: ModelFile, target: ModelFile, engine: str) -> str | None:
     """Return why a file cannot draft for a target on any of the engines that run it; None if it can on one of them."""
-    able = engines() if engine == AUTO else [engine_of(engine)]
-    able = [each for each in able if each.why_not_installed() is None] or able
+    asked = engines() if engine == AUTO else [engine_of(engine)]
+    able = usable(asked) or asked
     reasons = [
         each.why_not_drafter(file, target)
         for each in able

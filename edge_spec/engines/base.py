@@ -254,9 +254,7 @@ class Engine(ABC):
 
     def libraries(self) -> dict[str, str]:
         """Return what is installed of it, for people: name -> version or state."""
-        why = self.why_not_installed()
-        state = installed(self.package) if why is None else f"{why}; run: {self.how_to_install()}"
-        return {self.package: state} if self.package else {}
+        return {self.package: self.lacking() or installed(self.package)} if self.package else {}
 
     def why_not_installed(self) -> str | None:
         """Return why its library cannot be used, as a clause; None if it can. Nothing is loaded for that."""
@@ -266,6 +264,11 @@ class Engine(ABC):
         """Return the command that installs its library."""
         return how_to_install(self.extra)
 
+    def lacking(self) -> str | None:
+        """Return why its library cannot be used, and what helps, as a clause; None if it can."""
+        why = self.why_not_installed()
+        return f"{why}; run: {self.how_to_install()}" if why is not None else None
+
     @property
     def architectures(self) -> tuple[str, ...]:
         """Names of the architectures that it runs; empty where its library alone knows."""
@@ -273,10 +276,10 @@ class Engine(ABC):
 
     @abstractmethod
     def load_library(self, *, verbose: bool = False) -> None:
-        """Load the libraries below, so that their memory is counted before models are planned.
+        """Load its library, if it is not loaded, and say how much of its log is shown.
 
         Args:
-            verbose: let their logs through to standard error.
+            verbose: let its log through to standard error.
         """
 
     @property
@@ -288,7 +291,8 @@ class Engine(ABC):
     def why_not(self, file: ModelFile) -> str | None:
         """Return why it cannot run a file, as a clause with ``it`` for the file; None if it may be able to.
 
-        Only what the header tells. A file that passes can still be refused by ``Opener.prepare`` or ``Opener.open``.
+        Only what the header tells, its vocabulary included, which may need what is not installed. A file that passes
+        can still be refused by ``Opener.prepare`` or ``Opener.open``.
         """
 
     def disk_bytes(self, file: ModelFile, *, cache_dir: Path | None) -> int:

@@ -25,6 +25,7 @@ __all__ = [
     "require_installed",
     "settings_of",
     "titles_with",
+    "usable",
     "use",
     "why_none",
 ]
@@ -75,14 +76,19 @@ def fallback(among: Iterable[Engine] | None = None) -> Engine:
     return min(engines() if among is None else among, key=lambda each: not each.is_fallback)
 
 
+def usable(among: Iterable[Engine]) -> list[Engine]:
+    """Return those of some engines whose libraries are installed."""
+    return [each for each in among if each.why_not_installed() is None]
+
+
 def able(file: ModelFile, *, installed: bool = True) -> list[Engine]:
     """Return the engines that may run a file, in the order in which ``auto`` asks them.
 
     Args:
         installed: those that are, or those that are not.
     """
-    there = [each for each in engines() if (each.why_not_installed() is None) == installed]
-    return [each for each in there if each.why_not(file) is None]
+    there = usable(engines())
+    return [each for each in engines() if (each in there) == installed and each.why_not(file) is None]
 
 
 def why_none(file: ModelFile) -> EdgeSpecError | None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from edge_spec.errors import Sentence
-from edge_spec.extras import not_installed
-from edge_spec.llama_cpp.weights import vocabulary_bytes
+from edge_spec.errors import EdgeSpecError, Sentence
+from edge_spec.extras import how_to_install
+from edge_spec.llama_cpp.library import why_not_installed
+from edge_spec.llama_cpp.weights import LlamaWeights, vocabulary_bytes
 from edge_spec.memory import Footprint, Ledger
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, json_tokenizer
 from edge_spec.models.gguf.header import read_header
 from edge_spec.models.gguf_tokenizer import memory
 from edge_spec.models.gguf_tokenizer.tokenizer import GGUFTokenizer
-from edge_spec.models.gguf_tokenizer.vocabulary import KINDS, is_known_vocabulary
+from edge_spec.models.gguf_tokenizer.vocabulary import why_unknown
 from edge_spec.models.json_tokenizer import JsonTokenizer
 from edge_spec.models.onnx.config_files import TOKENIZER
 from edge_spec.sampling.lark import Lark
@@ -29,7 +29,7 @@ from edge_spec.tokens.tokenizer import FileTokenizer
 if TYPE_CHECKING:
     from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 
-__all__ = ["BudgetedGrammars", "grammar_bytes", "open_tokenizer", "with_tokenizer"]
+__all__ = ["BudgetedGrammars", "grammar_bytes", "open_tokenizer", "why_no_tokenizer", "with_tokenizer"]
 
 _LINE = "grammars"
 
@@ -44,14 +44,22 @@ def open_tokenizer(file: ModelFile) -> FileTokenizer:
     graph = file.graph
     if graph is not None:
         return JsonTokenizer(graph.folder / TOKENIZER, bos=graph.bos, eos=graph.eos, ends=graph.ends)
-    header = read_header(file.path)
-    if is_known_vocabulary(header):
-        return GGUFTokenizer(header)
-    if find_spec("llama_cpp") is None:
-        raise not_installed(f"llama.cpp, which reads the vocabulary of {file.path.name},", "llama")
-    from edge_spec.llama_cpp.weights import LlamaWeights
-
+    if why_unknown(file.vocabulary) is None:
+        return GGUFTokenizer(read_header(file.path))
+    why = why_no_tokenizer(file)
+    if why is not None:
+        raise EdgeSpecError(
+            f"{file.path.name}: {why}, and {why_not_installed()}", hint=f"run: {how_to_install('llama')}"
+        )
     return LlamaWeights(file.path, vocab_only=True)
+
+
+def why_no_tokenizer(file: ModelFile) -> str | None:
+    """Return why the tokenizer of a file cannot be opened with what is installed, as a clause; None if it may be."""
+    foreign = why_unknown(file.vocabulary) if file.graph is None else None
+    if foreign is None or why_not_installed() is None:
+        return None
+    return f"its vocabulary {foreign}, which llama.cpp alone may read"
 
 
 def with_tokenizer(footprint: Footprint, file: ModelFile) -> Footprint:
@@ -60,7 +68,7 @@ def with_tokenizer(footprint: Footprint, file: ModelFile) -> Footprint:
     counts = file.vocabulary.n_tokens, file.n_merges
     if size is not None:
         held, peak = json_tokenizer.tokenizer_bytes(size), json_tokenizer.loading_peak_bytes(size)
-    elif file.vocabulary.kind in KINDS:
+    elif why_unknown(file.vocabulary) is None:
         held, peak = memory.tokenizer_bytes(*counts), memory.loading_peak_bytes(*counts)
     else:
         return replace(footprint, vocabulary_bytes=vocabulary_bytes(*counts))

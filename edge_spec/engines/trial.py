@@ -82,7 +82,7 @@ class _Tried:
         tokenizes: text is also turned into tokens and back. A trimmed drafter never does that: its vocabulary lacks
             tokens that the library would look for.
         readers: what reads it as the engines do that may read it, see ``Engine.reader``.
-        libraries: what these stand on, and the tokenizers; in which versions.
+        libraries: what these stand on, or what reads a ``tokenizer.json``; in which versions.
     """
 
     path: Path
@@ -95,12 +95,13 @@ class _Tried:
     def of(cls, file: ModelFile, engines: Sequence[Engine]) -> _Tried:
         path = file.path if file.graph is None else file.graph.folder / TOKENIZER
         content = file.fingerprint
+        reading = [each for each in engines if each.reader]
+        libraries = [each.package for each in reading]
         if file.graph is not None:
             # Without it there is nothing to read, which whoever opens it will say.
             with suppress(OSError):
                 content = _digest(path)
-        reading = [each for each in engines if each.reader]
-        libraries = (_TOKENIZERS, *(each.package for each in reading))
+            libraries.append(_TOKENIZERS)
         return cls(
             path,
             content,

@@ -81,9 +81,7 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
 
 def _obstacle(each: Engine, file: ModelFile) -> str | None:
     """Return why an engine cannot run a file here, as a clause that says what helps; None if nothing is known."""
-    missing = each.why_not_installed()
-    lacking = f"{missing}; run: {each.how_to_install()}" if missing is not None else None
-    return each.why_not(file) or lacking or each.why_not_here(file)
+    return each.why_not(file) or each.lacking() or each.why_not_here(file)
 
 
 def _taken_back(file: ModelFile, able: Iterable[Engine]) -> dict[str, int]:

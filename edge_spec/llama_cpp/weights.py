@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import Closed, UnsupportedModel
 from edge_spec.llama_cpp.library import library
-from edge_spec.llama_cpp.special_tokens import SpecialTokens
+from edge_spec.llama_cpp.text_cutter import TextCutter
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models.gguf.cursor import GGUFArray
 from edge_spec.models.gguf.header import read_header
-from edge_spec.tokens.known_tokens import KnownTokens, require_unicode
-from edge_spec.tokens.shown import is_mark
+from edge_spec.tokens.known_tokens import ListedTokens, require_unicode
 
 __all__ = ["LlamaWeights", "read_as_a_trial", "vocabulary_bytes"]
 
@@ -27,7 +26,7 @@ _TRIED_BYTES = 1 << 28
 """Larger files are not computed with in a trial: that would take as long as the first answer."""
 
 
-class LlamaWeights(KnownTokens):
+class LlamaWeights(ListedTokens):
     """The weights of a GGUF, and its tokenizer.
 
     Attributes:
@@ -197,21 +196,13 @@ class LlamaWeights(KnownTokens):
             PromptError: the text contains lone surrogates.
         """
         _ = self.handle
-        raw = require_unicode(text)
+        require_unicode(text)
+        cutter = self._special_tokens if controls else self._defined_tokens
+        pieces = [text] if controls else self._apart.split(text)
         tokens: list[int] = []
-        for number, part in enumerate((self._special_tokens if controls else self._defined_tokens).parts(raw)):
-            for place, piece in enumerate([part] if controls else self._apart.split(part)):
-                is_first = not number and not place
-                tokens += self.tokenize_as_it_is(piece, add_special=add_special and is_first, controls=controls)
+        for number, part in enumerate(chain.from_iterable(cutter.parts(piece.encode()) for piece in pieces)):
+            tokens += self.tokenize_as_it_is(part, add_special=add_special and not number, controls=controls)
         return tokens
-
-    @cached_property
-    def _apart(self) -> re.Pattern[bytes]:
-        """Where a text is cut that is to hold no control tokens: the library reads some as text wherever it finds
-        them."""
-        defined = sorted(self.name(token) for token in self._marks)
-        known = [re.escape(name[1:].encode()) for name in defined]
-        return re.compile(b"(?<=<)(?=" + b"|".join(known) + b")" if known else b"(?!)")
 
     def tokenize_as_it_is(self, raw: bytes, *, add_special: bool, controls: bool = True) -> list[int]:
         """Return what the library itself makes of a text; ``tokenize`` looks for special tokens first."""
@@ -223,20 +214,13 @@ class LlamaWeights(KnownTokens):
                 return list(ids[:n])
             room = -n
 
-    @cached_property
-    def control_names(self) -> frozenset[str]:
-        """Names of the control tokens."""
-        controls = {token for token, attribute in self._attributes.items() if attribute & self._control}
-        return frozenset(map(self.name, controls | self._marks))
+    def _controls(self) -> Iterator[int]:
+        return (token for token, attribute in self._attributes.items() if attribute & self._control)
 
-    @cached_property
-    def _marks(self) -> frozenset[int]:
-        """The control tokens that the library lists as text. Other tokenizers than BPE may add a space where a text is
-        cut, so in theirs they stay text."""
-        if self._c.llama_vocab_type(self._vocab) != self._c.LLAMA_VOCAB_TYPE_BPE:
-            return frozenset()
-        defined = (token for token, attribute in self._attributes.items() if not attribute & self._control)
-        return frozenset(token for token in defined if is_mark(self.name(token)))
+    def _found_anywhere(self) -> Iterator[int]:
+        # Other tokenizers than BPE may add a space where a text is cut.
+        is_free = self._c.llama_vocab_type(self._vocab) == self._c.LLAMA_VOCAB_TYPE_BPE
+        return (token for token, attribute in self._attributes.items() if is_free and not attribute & self._control)
 
     @cached_property
     def _attributes(self) -> dict[int, int]:
@@ -250,21 +234,21 @@ class LlamaWeights(KnownTokens):
         return int(self._c.LLAMA_TOKEN_ATTR_CONTROL | self._c.LLAMA_TOKEN_ATTR_UNKNOWN)
 
     @cached_property
-    def _special_tokens(self) -> SpecialTokens:
+    def _special_tokens(self) -> TextCutter:
         return self._found_first(self._control | self._c.LLAMA_TOKEN_ATTR_USER_DEFINED)
 
     @cached_property
-    def _defined_tokens(self) -> SpecialTokens:
+    def _defined_tokens(self) -> TextCutter:
         return self._found_first(self._c.LLAMA_TOKEN_ATTR_USER_DEFINED)
 
-    def _found_first(self, special: int) -> SpecialTokens:
+    def _found_first(self, special: int) -> TextCutter:
         """Return the tokens of some attributes, which the library finds in a text before it tokenizes the rest."""
         c, vocab = self._c, self._vocab
         # Other tokenizers add tokens at the end of a text, or look beyond special tokens.
         kind = c.llama_vocab_type(vocab)
         if kind not in (c.LLAMA_VOCAB_TYPE_SPM, c.LLAMA_VOCAB_TYPE_BPE) or c.llama_vocab_get_add_eos(vocab):
-            return SpecialTokens({})
-        return SpecialTokens(
+            return TextCutter({})
+        return TextCutter(
             {
                 c.llama_vocab_get_text(vocab, token): bool(attribute & c.LLAMA_TOKEN_ATTR_LSTRIP)
                 for token, attribute in self._attributes.items()

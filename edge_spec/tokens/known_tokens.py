@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from edge_spec.errors import PromptError
-from edge_spec.tokens.shown import SHOWN
+from edge_spec.tokens.shown import SHOWN, is_mark
 from edge_spec.tokens.tokenizer import TokenBytes
 
-__all__ = ["KnownTokens", "require_unicode"]
+__all__ = ["KnownTokens", "ListedTokens", "require_unicode"]
 
 
 class KnownTokens(ABC):
@@ -47,6 +49,37 @@ class KnownTokens(ABC):
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of a sequence of tokens, without control tokens."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+
+
+class ListedTokens(KnownTokens):
+    """A tokenizer whose vocabulary may list control tokens as text, and then reads them wherever it finds them."""
+
+    @abstractmethod
+    def _controls(self) -> Iterator[int]:
+        """Yield the tokens that are listed as control tokens."""
+
+    @abstractmethod
+    def _found_anywhere(self) -> Iterator[int]:
+        """Yield the tokens that are listed as text and found before the rest of a text becomes tokens.
+
+        None where a space is put before texts: there they stay text.
+        """
+
+    @cached_property
+    def control_names(self) -> frozenset[str]:
+        """Names of the control tokens."""
+        return frozenset(map(self.name, self._controls())) | self._marks
+
+    @cached_property
+    def _marks(self) -> frozenset[str]:
+        """Names of the control tokens that are listed as text."""
+        return frozenset(filter(is_mark, map(self.name, self._found_anywhere())))
+
+    @cached_property
+    def _apart(self) -> re.Pattern[str]:
+        """Where a text is cut that is to hold no control tokens, so that marks are text, too."""
+        known = [re.escape(name[1:]) for name in sorted(self._marks)]
+        return re.compile("(?<=<)(?=" + "|".join(known) + ")" if known else "(?!)")
 
 
 def require_unicode(text: str) -> bytes:

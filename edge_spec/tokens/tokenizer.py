@@ -107,6 +107,7 @@ class VocabularyIdentity:
     Attributes:
         n_tokens: number of token ids; 0 if the file lists none.
         kind: the tokenizer, such as ``gpt2`` or ``llama``; empty if the file names none.
+        pre: how a GGUF's cuts texts into words; empty if the file does not say.
         tokens_hash: hash of the kind and the texts. Equal hashes: every id means the same text.
         fingerprint: hash of all that, of the token types, and of the tokens that begin and end a text. Equal
             fingerprints: the two vocabularies are interchangeable.
@@ -116,6 +117,7 @@ class VocabularyIdentity:
     kind: str
     tokens_hash: str
     fingerprint: str
+    pre: str = ""
 
 
 class FileTokenizer(Tokenizer, Protocol):

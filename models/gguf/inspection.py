@@ -320,7 +320,7 @@ def read_vocabulary(header: GGUFHeader) -> VocabularyIdentity:
     """
     metadata = header.metadata
     tokens = token_texts(metadata)
-    kind = metadata.get("tokenizer.ggml.model")
+    kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     state = blake2b(digest_size=16)
     state.update(f"{kind!r}:{tokens.length if tokens else 0}:".encode())
     if tokens is not None:
@@ -336,6 +336,7 @@ def read_vocabulary(header: GGUFHeader) -> VocabularyIdentity:
         kind=kind if isinstance(kind, str) else "",
         tokens_hash=tokens_hash,
         fingerprint=state.hexdigest(),
+        pre=pre if isinstance(pre, str) else "",
     )
 
 

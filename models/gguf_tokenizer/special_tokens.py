@@ -35,52 +35,64 @@ class SpecialTokens:
         for name in names:
             if len(name) <= _LONG:
                 lengths.setdefault(name[:2], set()).add(len(name))
-        self._long = [name for name in names if len(name) > _LONG]
-        self._lengths = {begin: sorted(found) for begin, found in lengths.items()}
+        self._lengths = {begin: sorted(found, reverse=True) for begin, found in lengths.items()}
         first = "".join(sorted({begin[0] for begin in lengths}))
         self._begin = re.compile(f"[{re.escape(first)}]" if first else "(?!)")
 
     def parts(self, text: str) -> Iterator[str | int]:
         """Yield special tokens, and the text between them, in order."""
-        taken = [(len(text), len(text), -1)]
-        present = self._present(text)
-        for name, token in self._names.items():
-            if name in present:
-                taken = [*self._with(text, taken, name, token)]
         begin = 0
-        for start, end, token in taken:
+        for start, end, token in sorted(self._found(text)):
             if start > begin:
                 yield text[begin:start]
-            if token >= 0:
-                yield token
+            yield token
             begin = end
+        if begin < len(text):
+            yield text[begin:]
 
-    def _present(self, text: str) -> set[str]:
-        """Return the names that occur in a text, also where others lie across them."""
-        found = {name for name in self._long if name in text}
+    def _found(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """Yield where tokens begin and end, in the order in which they are looked for."""
+        taken = bytearray(len(text))
+        # Names at one place begin like each other, so a shorter one has its turn only when the longer do not fit.
+        places: dict[str, list[int]] = {}
         for match in self._begin.finditer(text):
-            at = match.start()
-            for begin in (match[0], text[at : at + 2]):
-                for length in self._lengths.get(begin, ()):
-                    name = text[at : at + length]
-                    if name in self._names:
-                        found.add(name)
-        return found
-
-    def _with(
-        self, text: str, taken: list[tuple[int, int, int]], name: str, token: int
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield what is taken of a text when a token is found in the rest of it, too."""
-        begin = 0
-        for start, end, other in taken:
-            while (at := text.find(name, begin, start)) >= 0:
-                behind = at + len(name)
-                before = at
+            self._add_longest(places, text, match.start(), _LONG)
+        for name, token in self._names.items():
+            known = sorted(places.pop(name, ())) if len(name) <= _LONG else _free_places(text, name, taken)
+            for begin in known:
+                end = begin + len(name)
+                if taken[begin]:
+                    continue
+                # What is taken has at least as many bytes, so it never lies within a name.
+                if taken[end - 1]:
+                    self._add_longest(places, text, begin, taken.find(1, begin) - begin)
+                    continue
                 if token in self._takes_before:
-                    before = begin + len(text[begin:at].rstrip(_SPACE))
+                    while begin and text[begin - 1] in _SPACE and not taken[begin - 1]:
+                        begin -= 1
                 if token in self._takes_behind:
-                    behind = start - len(text[behind:start].lstrip(_SPACE))
-                yield before, behind, token
-                begin = behind
-            yield start, end, other
-            begin = end
+                    while end < len(text) and text[end] in _SPACE and not taken[end]:
+                        end += 1
+                taken[begin:end] = bytes([1]) * (end - begin)
+                yield begin, end, token
+
+    def _add_longest(self, places: dict[str, list[int]], text: str, at: int, most: int) -> None:
+        """Add a place to those of the longest name there that has at most so many characters."""
+        for begin in (text[at : at + 2], text[at]):
+            for length in self._lengths.get(begin, ()):
+                if length <= most and (name := text[at : at + length]) in self._names:
+                    places.setdefault(name, []).append(at)
+                    return
+
+
+def _free_places(text: str, name: str, taken: bytearray) -> Iterator[int]:
+    """Yield where a name lies in what is not taken, which may be taken meanwhile."""
+    at = text.find(name)
+    while at >= 0:
+        end = at + len(name)
+        blocked = at if taken[at] else end - 1
+        if not taken[blocked]:
+            yield at
+            blocked = at
+        free = taken.find(0, blocked)
+        at = text.find(name, free) if free >= 0 else -1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 
 from edge_spec.errors import Closed
@@ -22,8 +23,7 @@ from edge_spec.models.gguf_tokenizer.vocabulary import (
     GGUFVocabulary,
 )
 from edge_spec.tokens.byte_letters import BYTE_LETTERS
-from edge_spec.tokens.known_tokens import KnownTokens, require_unicode
-from edge_spec.tokens.shown import is_mark
+from edge_spec.tokens.known_tokens import ListedTokens, require_unicode
 
 __all__ = ["GGUFTokenizer"]
 
@@ -32,7 +32,7 @@ _BYTES = {letter: byte for byte, letter in BYTE_LETTERS.items()}
 _REMEMBERED_WORDS, _REMEMBERED_LENGTH = 1 << 13, 48
 
 
-class GGUFTokenizer(KnownTokens):
+class GGUFTokenizer(ListedTokens):
     """The tokenizer of a GGUF. Usable from any thread.
 
     Raises:
@@ -147,27 +147,16 @@ class GGUFTokenizer(KnownTokens):
                 return [vocabulary.unknown] if vocabulary.unknown >= 0 else []
         return [token for token in found if token >= 0]
 
-    @cached_property
-    def control_names(self) -> frozenset[str]:
-        """Names of the control tokens."""
-        kinds = self._vocabulary.kinds
-        controls = {token for token, kind in enumerate(kinds) if kind & (CONTROL | UNKNOWN)}
-        return frozenset(map(self.name, controls | self._marks))
+    def _controls(self) -> Iterator[int]:
+        return self._of_kinds(CONTROL | UNKNOWN)
 
-    @cached_property
-    def _marks(self) -> frozenset[int]:
-        """The control tokens that the vocabulary lists as text. Where a space is put before texts they stay text."""
-        if self._vocabulary.splits is None:
-            return frozenset()
-        defined = CONTROL | UNKNOWN | USER_DEFINED
-        found = (token for token, kind in enumerate(self._vocabulary.kinds) if kind & defined == USER_DEFINED)
-        return frozenset(token for token in found if is_mark(self.name(token)))
+    def _found_anywhere(self) -> Iterator[int]:
+        # Without words, a space is put before texts.
+        return self._of_kinds(USER_DEFINED if self._splitter is not None else 0, but=CONTROL | UNKNOWN)
 
-    @cached_property
-    def _apart(self) -> re.Pattern[str]:
-        """Where a text is cut that is to hold no control tokens, so that marks are text, too."""
-        known = [re.escape(self.name(token)[1:]) for token in sorted(self._marks)]
-        return re.compile("(?<=<)(?=" + "|".join(known) + ")" if known else "(?!)")
+    def _of_kinds(self, kinds: int, but: int = 0) -> Iterator[int]:
+        """Return the tokens of some kinds."""
+        return (token for token, kind in enumerate(self._vocabulary.kinds) if kind & kinds and not kind & but)
 
     @cached_property
     def _special(self) -> SpecialTokens:
@@ -182,12 +171,9 @@ class GGUFTokenizer(KnownTokens):
         """Return the tokens of some kinds, which are found in a text before the rest of it becomes tokens."""
         vocabulary = self._vocabulary
         names: dict[str, int] = {}
-        for token, kind in enumerate(vocabulary.kinds):
-            if kind & kinds and not kind & but:
-                try:
-                    names[vocabulary.texts[token].decode()] = token
-                except UnicodeDecodeError:
-                    continue  # no text has it
+        for token in self._of_kinds(kinds, but):
+            with suppress(UnicodeDecodeError):  # no text has it
+                names[vocabulary.texts[token].decode()] = token
         return SpecialTokens(names, takes_before=vocabulary.takes_before, takes_behind=vocabulary.takes_behind)
 
     def _read_bytes(self, token: int, *, special: bool = False) -> bytes:

@@ -16,22 +16,25 @@ from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.cursor import STRING, VALUE_TYPES
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader
 from edge_spec.models.gguf_tokenizer.pretokenizers import PRETOKENIZERS, PreTokenizer
+from edge_spec.tokens.tokenizer import VocabularyIdentity
 
 __all__ = [
     "BYTE",
     "CONTROL",
-    "KINDS",
     "NORMAL",
     "SPACE",
     "UNKNOWN",
     "USER_DEFINED",
     "GGUFVocabulary",
-    "is_known_vocabulary",
+    "why_unknown",
 ]
 
 _SCORED, _PAIRED = ("llama",), ("gpt2", "gemma4")
-KINDS = (*_SCORED, *_PAIRED)
+_KINDS = (*_SCORED, *_PAIRED)
 """The kinds of vocabularies that are read here. One of ``gpt2`` may cut texts into words in a way that is not known."""
+
+_SAID = 64
+"""Characters of a name in a file that are quoted."""
 
 UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE = (1 << bit for bit in range(6))
 """What a token is; more than one of these may be true of it."""
@@ -111,12 +114,14 @@ _INT32, _FLOAT32 = 5, 6
 T = TypeVar("T", str, bool, int)
 
 
-def is_known_vocabulary(header: GGUFHeader) -> bool:
-    """Return whether a file has one of the kinds of vocabularies that are read here."""
-    kind = header.metadata.get(f"{_PREFIX}model")
-    pre = header.metadata.get(f"{_PREFIX}pre", "")
-    # What is no text is refused when it is read.
-    return kind in KINDS and (kind != "gpt2" or not isinstance(pre, str) or pre in PRETOKENIZERS)
+def why_unknown(vocabulary: VocabularyIdentity) -> str | None:
+    """Return why a GGUF's vocabulary is not read here, as a clause without its subject; None if it is."""
+    kind, pre = vocabulary.kind, vocabulary.pre
+    if kind not in _KINDS:
+        return f"is of the kind {kind[:_SAID]!r}" if kind else "is of no kind that the file names"
+    if kind == "gpt2" and pre not in PRETOKENIZERS:
+        return f"cuts texts into words by rules of the name {pre[:_SAID]!r}"
+    return None
 
 
 class GGUFVocabulary:

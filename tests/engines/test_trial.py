@@ -16,6 +16,7 @@ from published_models import publish
 from published_weights import read_weights
 
 from edge_spec.engines import trial
+from edge_spec.engines.base import installed
 from edge_spec.engines.registry import able
 from edge_spec.engines.trial import require_sound
 from edge_spec.errors import BackendError, UnsupportedModel
@@ -90,6 +91,20 @@ def test_a_file_whose_child_is_ended_from_outside_is_tried_again(
     others.scripts = ["print()"]
     judged(sound, tmp_path)
     assert others.n_begun == 2
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+def test_only_a_published_model_is_tried_again_with_other_tokenizers(
+    is_published: bool, sound: ModelFile, tmp_path: Path, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = sound
+    if is_published:
+        publish(tmp_path / "published", read_weights(sound.path), "plain")
+        file = inspect(tmp_path / "published")
+    judged(file, tmp_path)
+    monkeypatch.setattr(trial, "installed", lambda package: "99" if package == "tokenizers" else installed(package))
+    judged(file, tmp_path)
+    assert others.n_begun == 1 + is_published
 
 
 def test_what_others_did_is_not_remembered(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn_texts import drawn_text
+from gguf import TokenType
 from vocabulary_files import BYTES, write_byte_level, write_plain, write_vocabulary
 
 from edge_spec.engines.tokenizers import open_tokenizer
@@ -22,9 +23,10 @@ from edge_spec.errors import Closed, EdgeSpecError, PromptError, UnsupportedMode
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.gguf.header import read_header
+from edge_spec.models.gguf.inspection import read_vocabulary
 from edge_spec.models.gguf_tokenizer.pretokenizers import PRETOKENIZERS
 from edge_spec.models.gguf_tokenizer.tokenizer import GGUFTokenizer
-from edge_spec.models.gguf_tokenizer.vocabulary import is_known_vocabulary
+from edge_spec.models.gguf_tokenizer.vocabulary import why_unknown
 
 FOLDER = os.environ.get("EDGE_SPEC_VOCABULARIES", "")
 PUBLISHED = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
@@ -105,7 +107,7 @@ def test_ends_of_replies_are_found_by_the_names_that_llama_cpp_knows(tmp_path: P
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_published_vocabularies_give_llama_cpps_ids(path: Path) -> None:
     """Their own cases, and drawn texts."""
-    if not is_known_vocabulary(read_header(path)):
+    if why_unknown(read_vocabulary(read_header(path))) is not None:
         pytest.skip("a kind that llama.cpp reads")
     ours = opened(path)
     cases = path.with_name(f"{path.name}.inp")
@@ -157,9 +159,9 @@ def test_other_kinds_are_left_to_llama_cpp_or_refused_with_the_command_that_inst
     at = raw.index(b"llama", raw.index(key))
     path = tmp_path / "plamo.gguf"
     path.write_bytes(raw[:at] + b"plamo" + raw[at + 5 :])
-    assert not is_known_vocabulary(read_header(path))
-    monkeypatch.setattr("edge_spec.engines.tokenizers.find_spec", lambda name: None)
-    with pytest.raises(EdgeSpecError, match=r"plamo\.gguf, is not installed; run: pip install ") as found:
+    assert why_unknown(inspect(path).vocabulary) == "is of the kind 'plamo'"
+    monkeypatch.setattr("edge_spec.engines.tokenizers.why_not_installed", lambda: "it is of another version")
+    with pytest.raises(EdgeSpecError, match=r"plamo.*, and it is of another version; run: pip install ") as found:
         open_tokenizer(inspect(path))
     assert "\n" not in str(found.value)
     assert isinstance(open_tokenizer(inspect(tmp_path / "model.gguf")), GGUFTokenizer)
@@ -218,28 +220,44 @@ def test_a_text_of_plain_pairs_without_tokens_for_its_bytes_does_not_fail(tmp_pa
     assert opened(path).tokenize("a é a", add_special=True) == [1, 5, 3, 0, 5]
 
 
+def work(tokenizer: GGUFTokenizer, text: str) -> int:
+    """Return how many functions the interpreter calls for a text."""
+    calls = 0
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        tokenizer.tokenize(text, add_special=True)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma4"])
 def test_a_long_text_takes_time_in_proportion_to_it(tmp_path: Path, kind: str) -> None:
     """Ten times the text, and the interpreter does at most some twelve times as much."""
     path = tmp_path / "vocabulary.gguf"
     ours = opened(write_byte_level(path, "deepseek-llm") if kind == "gpt2" else write_plain(path, kind))
-
-    def work(text: str) -> int:
-        calls = 0
-
-        def count(frame: Any, event: str, arg: Any) -> None:
-            nonlocal calls
-            calls += 1
-
-        sys.setprofile(count)
-        try:
-            ours.tokenize(text, add_special=True)
-        finally:
-            sys.setprofile(None)
-        return calls
-
     for piece in ("a", " ", "\n", "1", "<", "<s>", "汉", "é ", "word "):
-        assert work(piece * 5000) < 12 * work(piece * 500) + 2000, piece
+        assert work(ours, piece * 5000) < 12 * work(ours, piece * 500) + 2000, piece
+
+
+def test_many_different_names_take_time_in_proportion_to_them(tmp_path: Path) -> None:
+    names = [f"<unused{n}>" for n in range(2000)]
+    path = write_vocabulary(
+        tmp_path / "vocabulary.gguf",
+        "gpt2",
+        ["a", "b", "ab", *names],
+        types=[*[TokenType.NORMAL] * 3, *[TokenType.USER_DEFINED] * len(names)],
+        merges=["a b"],
+        facts={"pre": "qwen2"},
+    )
+    ours = opened(path)
+    assert ours.tokenize("ab".join(reversed(names)), add_special=False)[::2] == [*range(len(names) + 2, 2, -1)]
+    assert work(ours, "ab".join(names)) < 12 * work(ours, "ab".join(names[:200])) + 2000
 
 
 def test_texts_are_tokenized_in_several_threads_at_once(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from edge_spec.engines.onnx.transcription.matrices import group_outputs
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, KEYS_AND_VALUES
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.tokenizers import why_no_tokenizer
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.heads import is_own_head
@@ -254,7 +255,8 @@ class OnnxEngine(Engine):
         if file.graph is not None or is_own_head(file):
             return None
         what = unfit(file)
-        return f"it {what}" if what is not None else None
+        # A trimmed drafter has its target's tokenizer.
+        return f"it {what}" if what is not None else None if file.trimmed is not None else why_no_tokenizer(file)
 
     def why_not_draft(self, file: ModelFile, *, trees: bool) -> str | None:
         return "this model's recurrent layers take no trees" if trees and file.state_bytes else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-__all__ = ["SpecialTokens"]
+__all__ = ["TextCutter"]
 
 
-class SpecialTokens:
-    """The tokens that llama.cpp looks for before it tokenizes what lies between them.
+class TextCutter:
+    """Cuts texts before tokens that llama.cpp looks for before it tokenizes what lies between them.
 
-    So a text may be cut before one of them, if no other one lies across the cut and none takes white space before it.
+    It may, if no other one lies across the cut and none takes white space before it.
 
     Args:
         names: the text of each, and whether it takes the white space before it.

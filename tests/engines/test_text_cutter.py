@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_spec.llama_cpp.special_tokens import SpecialTokens
+from edge_spec.llama_cpp.text_cutter import TextCutter
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import resolve_family
 
@@ -30,7 +30,7 @@ def weights(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_parts_of_a_text_have_its_tokens(weights: LlamaWeights, n_texts: int, n_pieces: int) -> None:
     """Short texts are tokenized whole, long ones in large parts; both are compared with the smallest parts."""
     names = [weights.name(token) for token in range(weights.n_vocab) if not weights.token_bytes(token)]
-    small = SpecialTokens({name.encode(): False for name in names}, whole_bytes=0, least_bytes=8)
+    small = TextCutter({name.encode(): False for name in names}, whole_bytes=0, least_bytes=8)
     pieces = [*filter(None, names), " ", "\n", "a", "<|im", "|>", "Once upon a time", "é", "🙂", "x" * 30]
     draw = random.Random(1)
     for _ in range(n_texts):
@@ -42,16 +42,16 @@ def test_parts_of_a_text_have_its_tokens(weights: LlamaWeights, n_texts: int, n_
 
 
 def test_no_token_is_cut_in_two_nor_loses_its_space() -> None:
-    found = SpecialTokens({b"<a>": False, b"x<a>y": False, b"<m>": True}, whole_bytes=0, least_bytes=1)
+    found = TextCutter({b"<a>": False, b"x<a>y": False, b"<m>": True}, whole_bytes=0, least_bytes=1)
     assert [*found.parts(b"one<a>two x<a>y <m><a>")] == [b"one", b"<a>two ", b"x<a>y <m>", b"<a>"]
-    found = SpecialTokens({b"<a>": False, b"x<a>y": True}, whole_bytes=0, least_bytes=1)
+    found = TextCutter({b"<a>": False, b"x<a>y": True}, whole_bytes=0, least_bytes=1)
     assert [*found.parts(b"one<a>two x<a>y<a>")] == [b"one", b"<a>two x<a>y", b"<a>"]
-    assert [*SpecialTokens({}, whole_bytes=0).parts(b"one<a>")] == [b"one<a>"]
+    assert [*TextCutter({}, whole_bytes=0).parts(b"one<a>")] == [b"one<a>"]
 
 
 def test_short_texts_and_short_parts_stay_whole() -> None:
     text = b"one<a>two<a>three<a>four"
-    assert [*SpecialTokens({b"<a>": False}).parts(text)] == [text]
-    assert [*SpecialTokens({b"<a>": False}, whole_bytes=len(text), least_bytes=1).parts(text)] == [text]
-    found = SpecialTokens({b"<a>": False}, whole_bytes=len(text) - 1, least_bytes=6)
+    assert [*TextCutter({b"<a>": False}).parts(text)] == [text]
+    assert [*TextCutter({b"<a>": False}, whole_bytes=len(text), least_bytes=1).parts(text)] == [text]
+    found = TextCutter({b"<a>": False}, whole_bytes=len(text) - 1, least_bytes=6)
     assert [*found.parts(text)] == [b"one<a>two", b"<a>three", b"<a>four"]
