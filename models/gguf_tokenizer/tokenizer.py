@@ -32,6 +32,65 @@ _BYTES = {letter: byte for byte, letter in BYTE_LETTERS.items()}
 _REMEMBERED_WORDS, _REMEMBERED_LENGTH = 1 << 13, 48
 
 
+class _Words:
+    """Reads the tokens of single words by a vocabulary, until it is freed."""
+
+    def __init__(self, vocabulary: GGUFVocabulary, name: str, *, is_byte_level: bool) -> None:
+        self._known: GGUFVocabulary | None = vocabulary
+        self._name = name
+        self._is_byte_level = is_byte_level
+
+    @property
+    def vocabulary(self) -> GGUFVocabulary:
+        """What is read by."""
+        if self._known is None:
+            raise Closed(f"the model {self._name}")
+        return self._known
+
+    def close(self) -> None:
+        """Free the vocabulary. Safe to call twice."""
+        self._known = None
+
+    def read(self, word: str) -> Sequence[int]:
+        """Return the token ids of a word."""
+        vocabulary = self.vocabulary
+        ids, splits = vocabulary.ids, vocabulary.splits
+        raw = word.encode()
+        if self._is_byte_level:
+            parts = [_LETTERS[byte] for byte in raw]
+            raw = b"".join(parts)
+        else:
+            parts = [letter.encode() for letter in word]
+        if splits is not None and (splits.ignore_merges or (splits.whole_newlines and not word.strip("\n"))):
+            whole = ids.get(raw)
+            if whole is not None:
+                return (whole,)
+        found: list[int] = []
+        order = by_place(vocabulary.merges) if splits is not None else by_score(ids, vocabulary.scores)
+        for part in merged(parts, order):
+            token = ids.get(part)
+            if token is not None:
+                found.append(token)
+            else:
+                found += self._bytes_of(part)
+        return tuple(found)
+
+    def _bytes_of(self, part: bytes) -> list[int]:
+        """Return the tokens of the bytes of what is no token."""
+        vocabulary = self.vocabulary
+        ids = vocabulary.ids
+        if self._is_byte_level:
+            return [ids[letter] for byte in part if (letter := bytes([byte])) in ids]
+        found = [ids.get(b"<0x%02X>" % byte, -1) for byte in part]
+        if vocabulary.splits is None:
+            found = [
+                ids.get(bytes([byte]), -1) if token < 0 else token for byte, token in zip(part, found, strict=True)
+            ]
+            if -1 in found:
+                return [vocabulary.unknown] if vocabulary.unknown >= 0 else []
+        return [token for token in found if token >= 0]
+
+
 class GGUFTokenizer(ListedTokens):
     """The tokenizer of a GGUF. Usable from any thread.
 
@@ -41,29 +100,27 @@ class GGUFTokenizer(ListedTokens):
 
     def __init__(self, header: GGUFHeader) -> None:
         super().__init__()
-        self._name = header.path.name
         vocabulary = GGUFVocabulary(header)
-        self._known: GGUFVocabulary | None = vocabulary
         self.n_vocab = len(vocabulary.texts)
         self.bos, self.eos = vocabulary.bos, vocabulary.eos
         self.adds_bos = vocabulary.adds_bos and self.bos >= 0
         splits = vocabulary.splits
         self._splitter = Splitter(splits.cuts) if splits is not None else None
         self._is_byte_level = splits is not None and splits.byte_level
-        self._word_ids = lru_cache(_REMEMBERED_WORDS)(self._read_word)
+        self._words = _Words(vocabulary, header.path.name, is_byte_level=self._is_byte_level)
+        # Of another object's method: the tokenizer would refer to itself, and wait for the garbage collector.
+        self._word_ids = lru_cache(_REMEMBERED_WORDS)(self._words.read)
         self._joints = None if self._is_byte_level else _joints(vocabulary)
         # Tables that were in use while they grew.
         trim_heap()
 
     @property
     def _vocabulary(self) -> GGUFVocabulary:
-        if self._known is None:
-            raise Closed(f"the model {self._name}")
-        return self._known
+        return self._words.vocabulary
 
     def close(self) -> None:
         """Free its tables. Safe to call twice."""
-        self._known = None
+        self._words.close()
         self._word_ids.cache_clear()
 
     def tokenize(self, text: str, *, add_special: bool, controls: bool = True) -> list[int]:
@@ -106,46 +163,7 @@ class GGUFTokenizer(ListedTokens):
         return found
 
     def _ids_of_word(self, word: str) -> Sequence[int]:
-        return self._word_ids(word) if len(word) <= _REMEMBERED_LENGTH else self._read_word(word)
-
-    def _read_word(self, word: str) -> Sequence[int]:
-        """Return the token ids of a word."""
-        vocabulary = self._vocabulary
-        ids, splits = vocabulary.ids, vocabulary.splits
-        raw = word.encode()
-        if self._is_byte_level:
-            parts = [_LETTERS[byte] for byte in raw]
-            raw = b"".join(parts)
-        else:
-            parts = [letter.encode() for letter in word]
-        if splits is not None and (splits.ignore_merges or (splits.whole_newlines and not word.strip("\n"))):
-            whole = ids.get(raw)
-            if whole is not None:
-                return (whole,)
-        found: list[int] = []
-        order = by_place(vocabulary.merges) if splits is not None else by_score(ids, vocabulary.scores)
-        for part in merged(parts, order):
-            token = ids.get(part)
-            if token is not None:
-                found.append(token)
-            else:
-                found += self._bytes_of(part)
-        return tuple(found)
-
-    def _bytes_of(self, part: bytes) -> list[int]:
-        """Return the tokens of the bytes of what is no token."""
-        vocabulary = self._vocabulary
-        ids = vocabulary.ids
-        if self._is_byte_level:
-            return [ids[letter] for byte in part if (letter := bytes([byte])) in ids]
-        found = [ids.get(b"<0x%02X>" % byte, -1) for byte in part]
-        if vocabulary.splits is None:
-            found = [
-                ids.get(bytes([byte]), -1) if token < 0 else token for byte, token in zip(part, found, strict=True)
-            ]
-            if -1 in found:
-                return [vocabulary.unknown] if vocabulary.unknown >= 0 else []
-        return [token for token in found if token >= 0]
+        return self._word_ids(word) if len(word) <= _REMEMBERED_LENGTH else self._words.read(word)
 
     def _controls(self) -> Iterator[int]:
         return self._of_kinds(CONTROL | UNKNOWN)

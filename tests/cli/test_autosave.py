@@ -341,7 +341,7 @@ def test_hidden_names_tell_files_apart_and_not_their_spellings(tmp_path: Path) -
 
 
 def test_a_lock_does_not_go_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / ".a.chat.lock").symlink_to(tmp_path / "elsewhere")
+    beside(tmp_path / "a.chat", ".lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match=r"a\.chat"), exclusive(tmp_path / "a.chat"):
         pass
     assert not (tmp_path / "elsewhere").exists()
