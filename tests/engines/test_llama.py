@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from logits_rows import next_row, some_text
 
 import edge_spec
 from edge_spec.cli import main
+from edge_spec.engines import probe_records
 from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
@@ -96,9 +96,7 @@ def test_what_probing_found_is_remembered(weights: Loader, tmp_path: Path, monke
     (memory,) = tmp_path.glob("**/*.json")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [memory]
     with monkeypatch.context() as patch:
-        # The package shows the function of that name, not the module.
-        home = sys.modules["edge_spec.engines.probe"]
-        patch.setattr(home, "probe", lambda *args, **kwargs: pytest.fail("probed again"))
+        patch.setattr(probe_records, "probe", lambda *args, **kwargs: pytest.fail("probed again"))
         assert open_it() == first
         assert open_it(n_ctx=600) == first
     # Whatever may change the answer asks again.
@@ -108,7 +106,8 @@ def test_what_probing_found_is_remembered(weights: Loader, tmp_path: Path, monke
     for damage in (b"", b"{", b"[]", b"\xff\xfe", b'{"capabilities": {}, "seconds": {}}', memory.read_bytes()[:-7]):
         memory.write_bytes(damage)
         assert open_it().capabilities == first.capabilities
-        assert json.loads(memory.read_text())["capabilities"]["max_rows"] == first.capabilities.max_rows
+        (kept,) = json.loads(memory.read_text())["results"]
+        assert kept["capabilities"]["max_rows"] == first.capabilities.max_rows
 
 
 def test_a_memory_that_cannot_be_written_is_no_reason_to_fail(weights: Loader, tmp_path: Path) -> None:
