@@ -56,8 +56,8 @@ _LARGEST, _SMALLEST = 10**15 - 1, 1e-10
 
 _MAX_COUNT = 100_000
 
-_MAX_ALTERNATIVES = 200
-"""Alternatives are compared pair by pair: so many, or as many pairs in several places."""
+_MAX_ALTERNATIVES, _MAX_COMPARED = 1000, 200
+"""Alternatives in all places together. Those of ``oneOf`` are compared pair by pair: so many, or as many pairs."""
 
 _DATE = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME = "[0-9]{2}:[0-9]{2}:[0-5][^z]*"
@@ -113,7 +113,7 @@ class _Rewriter:
         self._joins = _joins(schema)
         self._references: dict[str, str] = {}
         self._definitions: dict[str, Any] = {}
-        self._n_pairs = 0
+        self._n_pairs = self._n_alternatives = 0
 
     def rewritten(self) -> dict[str, Any]:
         """Return all of it."""
@@ -207,6 +207,9 @@ class _Rewriter:
 
     def _oneof(self, schemas: Any, place: str) -> dict[str, Any]:
         made = self._all(schemas, place)
+        self._n_pairs += len(schemas) ** 2
+        if self._n_pairs > _MAX_COMPARED**2:
+            _fail(place, f"more than {_MAX_COMPARED} alternatives are not compared", "use anyOf, or leave some out")
         shown = [self._shown_by(each) for each in schemas]
         for n, one in enumerate(shown):
             for m, other in enumerate(shown[:n]):
@@ -218,9 +221,9 @@ class _Rewriter:
     def _all(self, schemas: Any, place: str) -> list[Any]:
         if not isinstance(schemas, list) or not schemas:
             _fail(place, "it must be a list of at least one schema", "name the alternatives")
-        self._n_pairs += len(schemas) ** 2
-        if self._n_pairs > _MAX_ALTERNATIVES**2:
-            _fail(place, f"more than {_MAX_ALTERNATIVES} alternatives are not compared", "leave some out, or use enum")
+        self._n_alternatives += len(schemas)
+        if self._n_alternatives > _MAX_ALTERNATIVES:
+            _fail(place, f"more than {_MAX_ALTERNATIVES} alternatives", "leave some out, or use enum")
         return [self._of(each, f"{place}/{n}") for n, each in enumerate(schemas)]
 
     def _shown_by(self, schema: Any) -> dict[str, set[str]]:

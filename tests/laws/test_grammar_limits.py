@@ -58,7 +58,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a long chain": (doubled("{0}", 20_000).replace("r0", "root", 1), "more than 250 rules and groups"),
     "deep groups": ("root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000, "groups are nested deeper than 200"),
     "deep": ('{"items":' * 100_000 + "{}" + "}" * 100_000, "is not JSON"),
-    "many kinds": ({"oneOf": alternatives(3000)}, "at #/oneOf: more than 200 alternatives"),
+    "many kinds": ({"oneOf": alternatives(300)}, "at #/oneOf: more than 200 alternatives"),
+    "many choices": ({"anyOf": alternatives(1001)}, "at #/anyOf: more than 1000 alternatives"),
     "a billion items": ({"type": "array", "minItems": 10**9}, "at #/minItems"),
     "a chain of references": (
         {"$ref": "#/$defs/0", "$defs": {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(5000)} | {"5000": {}}},
