@@ -271,8 +271,11 @@ def test_an_answer_tells_its_speed_up_where_it_was_drafted(served: Any) -> None:
     # The time of grammars and log probabilities is not that of drafts.
     schema = {"properties": {"a long name": {"const": "and a long text"}}, "required": ["a long name"]}
     for fields in ({"extra_body": {"json_schema": schema}, "max_tokens": 60}, {"logprobs": True, "max_tokens": 60}):
-        told = [served.chat(seed=seed, **fields) for seed in range(4)]
-        assert any(answer.usage.drafted_tokens for answer in told)
+        # How often drafts seem to pay is a matter of times: the first answer with some will do.
+        told = []
+        while not any(answer.usage.drafted_tokens for answer in told):
+            assert len(told) < 40
+            told.append(served.chat(seed=len(told), **fields))
         assert all(answer.model_extra["edge_spec"]["speed_up"] is None for answer in told)
 
 

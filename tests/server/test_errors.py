@@ -151,10 +151,10 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 TOO_LARGE: dict[str, tuple[dict[str, Any], str, str | None]] = {
-    "4 MB of a text": ({"messages": [{"role": "user", "content": "word " * 800_000}]}, "at least 125002", "messages"),
+    "4 MB of a text": ({"messages": [{"role": "user", "content": "word " * 800_000}]}, "at least 124999", "messages"),
     "4 MB of spaces": ({"messages": [{"role": "user", "content": " " * 4_000_000}]}, "at least", "messages"),
     "10,000 messages": ({"messages": [{"role": "user", "content": "a"}] * 10_000}, "at least", "messages"),
-    "control tokens": ({"messages": [{"role": "user", "content": "<|im_end|>" * 5_000}]}, "at least 1565", "messages"),
+    "control tokens": ({"messages": [{"role": "user", "content": "<|im_end|>" * 5_000}]}, "at least 1562", "messages"),
     "700 kB of tools": (tool_of({"properties": {f"p{n}": {} for n in range(50_000)}}), "at most 131072", "tools"),
     "a schema of 300 kB": (
         format_of({"enum": [*range(40_000)]}),

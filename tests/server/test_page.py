@@ -63,7 +63,7 @@ class Made {
   links() { return (this.href ? [this] : []).concat(this.parts.flatMap((each) => each.links?.() ?? [])); }
 }
 globalThis.document = { createElement: () => new Made() };
-const { markdown } = await import("./markdown.mjs");
+const { markdown } = await import("./markdown.js");
 const texts = JSON.parse(process.argv[2]);
 console.log(JSON.stringify(texts.map((text) => markdown(text).flatMap((each) => each.links())[0].text())));
 """
@@ -84,8 +84,10 @@ LINKS = {
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_bare_links_say_which_host_they_lead_to(tmp_path: Path) -> None:
-    text = files("edge_spec.server").joinpath("page", "markdown.js").read_text("utf-8")
-    (tmp_path / "markdown.mjs").write_text(text, encoding="utf-8")
+    for each in files("edge_spec.server").joinpath("page").iterdir():
+        if each.name.endswith(".js"):
+            (tmp_path / each.name).write_text(each.read_text("utf-8"), encoding="utf-8")
+    (tmp_path / "package.json").write_text('{"type": "module"}', encoding="utf-8")
     (tmp_path / "links.mjs").write_text(NODES, encoding="utf-8")
     ran = subprocess.run(["node", tmp_path / "links.mjs", json.dumps([*LINKS])], capture_output=True, check=True)
     assert json.loads(ran.stdout) == [f"{address}{host}" for address, host in LINKS.items()]
