@@ -42,7 +42,8 @@ class BuildLibraries(build_ext):
         one_by_one = self.compiler.compile
 
         def compile_all(sources: list[str], **how: Any) -> list[str]:
-            """Compile as many sources at once as there are processors."""
+            """Compile as many sources at once as there are processors, beginning with those that take longest."""
+            sources = sorted(sources, key=lambda source: "avx512" not in source)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 parts = list(pool.map(lambda source: one_by_one([source], **how), sources))
             return [each for part in parts for each in part]
