@@ -150,4 +150,5 @@ def test_a_killed_conversation_continues_with_the_same_words(n_kills: int, tmp_p
     assert words(path) == words(tmp_path / "whole")
     assert not notices
     # A process that dies while it writes leaves its unfinished file behind, and nobody reads it.
-    assert all(file.name.startswith(".talk.") for file in tmp_path.iterdir() if file.name not in ("talk", "whole"))
+    others = {file.name for file in tmp_path.iterdir()} - {"talk", "whole"}
+    assert all(name.startswith(".edge-spec-") and name.endswith(".part") for name in others), others

@@ -215,7 +215,7 @@ HEAVY: dict[str, tuple[str, dict[str, Any], str]] = {
     "alternatives": ("chat/completions", heavy({"anyOf": [{"maxItems": n} for n in range(1_500)]}), "json_schema"),
     "alternatives in several places": (
         "chat/completions",
-        heavy({"prefixItems": [{"anyOf": [{"maxItems": n} for n in range(100)]} for _ in range(9)]}),
+        heavy({"prefixItems": [{"anyOf": [{"maxItems": n} for n in range(120)]} for _ in range(9)]}),
         "json_schema",
     ),
 }
