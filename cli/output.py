@@ -83,7 +83,7 @@ def print_summary(model: TextModel, reply: Reply) -> None:
         f"edge-spec: {statistics.tokens} tokens, {statistics.tokens_per_s:.1f} tokens/s; "
         f"speculation {what_drafts(model)}: {statistics.mean_length:.2f} tokens/round, "
         f"{statistics.accepted} of {statistics.drafted} drafts accepted; "
-        f"seed {reply.settings.seed}, profile {model.profile.name}, {model.identity}",
+        f"seed {reply.settings.seed}, profile {model.profile.name}, {reply.identity}",
         err=True,
     )
     if model.decision is not None:

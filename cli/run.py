@@ -212,7 +212,7 @@ def _report(model: TextModel, reply: Reply, *, asked: str) -> dict[str, Any]:
         "finish_reason": reply.finish_reason,
         "seed": reply.settings.seed,
         "lossless": model.lossless,
-        "identity": model.identity,
+        "identity": reply.identity,
         "profile": {"name": model.profile.name, **dict(model.profile.facts)},
         "timings": statistics.timings(),
         "speculation": {

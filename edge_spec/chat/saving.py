@@ -109,7 +109,9 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
 
 
 class Resumable(Protocol):
-    """A conversation made of the messages in a file."""
+    """A conversation made of the messages in a file; see ``ChatSession``."""
+
+    departs: bool
 
     def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None) -> None:
         """Take over its places in tokens, and its caches."""
@@ -138,10 +140,12 @@ def restore(
         caches = None
         if saved["name"] != model.profile.name:
             on_notice(f"{path} was saved with other settings of the engine; {_READ_AGAIN}")
+            session.departs = True
         elif record["cached"]:
             states = _states(Path(path), model)
             if states is None:
                 on_notice(f"the caches in {path} are damaged, or do not fit the memory; {_READ_AGAIN}")
+                session.departs = True
             else:
                 caches = SuspendedCaches(states=states, text=tuple(model.prompts.known(record["cached"])))
         session.resume_at(record, caches)

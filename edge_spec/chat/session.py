@@ -63,6 +63,7 @@ class ChatSession:
 
     Attributes:
         was_read: the models have read it, so that reading it again deserves a notice.
+        departs: answers may differ from those of the same conversation undisturbed; their identity is ``rounding``.
 
     Raises:
         PromptError: the model has no chat template, or the template refuses the messages.
@@ -84,7 +85,7 @@ class ChatSession:
             raise NoChatTemplate
         self.on_notice = on_notice
         self.on_progress = on_progress
-        self.was_read = False
+        self.was_read = self.departs = False
         self._model = model
         self._tokenizer = ConversationTokenizer(model, template_options or {})
         self._lock = threading.RLock()
@@ -280,7 +281,8 @@ class ChatSession:
         """Return all but the caches, as plain values."""
         with self._lock:
             conversation, template_options = self._conversation.to_json(), self._tokenizer.template_options
-            return {**conversation, "options": self._options, "template_options": template_options}
+            values = {**conversation, "options": self._options, "template_options": template_options}
+            return {**values, "departs": True} if self.departs else values
 
     def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None) -> None:
         """Take tokens and places over from ``to_json`` of a session with the same messages and vocabulary.
@@ -294,6 +296,7 @@ class ChatSession:
         with self._lock:
             self._conversation = self._conversation.located(values, known(values["tokens"]))
             self.was_read = caches is not None
+            self.departs = self.departs or values.get("departs") is True
         if caches is not None:
             self._model.texts.suspend(self, caches)
 
@@ -308,7 +311,7 @@ class ChatSession:
     def _start_again(self, messages: Iterable[Message]) -> None:
         self._conversation = self._tokenizer.read([*messages])
         self._model.texts.release(self)
-        self.was_read = False
+        self.was_read = self.departs = False
 
     def _ask(self, before: Conversation, text: str, options: Mapping[str, Any]) -> Reply:
         question = Message(role="user", content=text)
@@ -358,6 +361,14 @@ class _Answer(Context):
         self._sampler: Sampler | None = None
         self.shares = not self._window.n_forgotten
 
+    @property
+    def departs(self) -> bool:
+        return self.session.departs
+
+    @departs.setter
+    def departs(self, departs: bool) -> None:
+        self.session.departs = departs
+
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         self._window.fit(n_tokens, n_ctx)
 
@@ -373,8 +384,9 @@ class _Answer(Context):
         window = self._window
         if not resumed:
             speculator.forget()
-            if self.session.was_read:
-                notice(_READ_AGAIN)
+            # Cells that were moved have bits that reading does not give.
+            if self.session.was_read and not (self.shares and speculator.model.capabilities.reuse_step == 1):
+                notice(_READ_AGAIN, departs=True)
         self.session.was_read = True
         start = window.fit(len(text), speculator.model.n_ctx)
         if start is not None:

@@ -67,7 +67,8 @@ class Degradation(MemoryGuard):
             return False
         name, known = self._profile, self._known.get(reply.owner, self._first_profile)
         if name != known:
-            reply.notice(f"memory is scarce: the numerics profile changed from {known} to {name}, so words may differ")
+            sentence = f"memory is scarce: the numerics profile changed from {known} to {name}, so words may differ"
+            reply.notice(sentence, departs=True)
         self._known[reply.owner] = name
         return True
 
@@ -105,7 +106,7 @@ class Degradation(MemoryGuard):
             return True
         # The next search waits as well: it would find nothing either.
         self._patience.stepped_down()
-        _tell(replies, "memory is scarce: the reply stops here")
+        _tell(replies, "memory is scarce: the reply stops here", departs=False)
         return not replies
 
     def _step_up(self, better: Candidate | None, replies: Sequence[GuardedReply]) -> None:
@@ -132,6 +133,7 @@ class Degradation(MemoryGuard):
                     replies,
                     "memory is scarce: the text is read again, which may change a word where two are almost equally "
                     "likely",
+                    departs=True,
                 )
             return False
         after = models.target.model
@@ -143,7 +145,7 @@ class Degradation(MemoryGuard):
                 sentence += f"; the numerics profile is {after.profile.name} now"
             if after.capabilities.identity != identity:
                 sentence += f", its identity {after.capabilities.identity}"
-            _tell(replies, sentence)
+            _tell(replies, sentence, departs=True)
         return True
 
     def _is_lossless(self, candidate: Candidate) -> bool:
@@ -213,9 +215,9 @@ class Degradation(MemoryGuard):
         yield from (group[0] for group in groups)
 
 
-def _tell(replies: Iterable[GuardedReply], sentence: str) -> None:
+def _tell(replies: Iterable[GuardedReply], sentence: str, *, departs: bool) -> None:
     for reply in replies:
-        reply.notice(sentence)
+        reply.notice(sentence, departs=departs)
 
 
 def reductions(before: Candidate, after: Candidate) -> Iterator[str]:

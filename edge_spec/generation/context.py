@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from edge_spec.errors import PromptTooLong
@@ -10,9 +10,18 @@ from edge_spec.generation.kept_texts import Entered, KeptTexts
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
 
-__all__ = ["Context", "GuardedReply", "MemoryGuard"]
+__all__ = ["Context", "GuardedReply", "MemoryGuard", "Notice"]
 
-Notice = Callable[[str], object]
+
+class Notice(Protocol):
+    """Tells the reader of a reply something."""
+
+    def __call__(self, sentence: str, *, departs: bool = False) -> object:
+        """Tell a sentence.
+
+        Args:
+            departs: from here on the text may differ from the one that the same request writes undisturbed.
+        """
 
 
 class Context:
@@ -22,11 +31,13 @@ class Context:
         session: whom the text is kept for: a conversation; None if for nobody.
         n_reused: how many tokens of the text were not read, since the caches held them.
         shares: whether other texts may begin with its cells: those that were moved have bits of their own.
+        departs: whether what is written may differ from the same request's undisturbed text.
     """
 
     session: object | None = None
     n_reused = 0
     shares = True
+    departs = False
 
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         """Refuse a text of ``n_tokens`` that leaves no room for a reply.
@@ -73,8 +84,8 @@ class GuardedReply(Protocol):
     def owner(self) -> object:
         """The conversation that it belongs to, or the reply itself: who has to be told of changes once."""
 
-    def notice(self, sentence: str) -> None:
-        """Tell the reader something."""
+    def notice(self, sentence: str, *, departs: bool = False) -> None:
+        """Tell the reader something; see ``Notice``."""
 
     def can_shrink(self, n_ctx: int) -> bool:
         """Return whether it could continue in a context of ``n_ctx`` tokens."""

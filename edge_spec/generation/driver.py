@@ -342,7 +342,7 @@ class Driver:
             else:
                 # Cells that were moved have bits that reading does not give.
                 if not resumed and not (writing.context.shares and text.model.capabilities.reuse_step == 1):
-                    reply.notice(_READ_AGAIN)
+                    reply.notice(_READ_AGAIN, departs=True)
                 text.begin(writing.put_back, sampler, reuse=resumed)
                 writing.put_back = None
             writing.has_begun = True

@@ -162,6 +162,15 @@ class Reply(Interruptible[str]):
         return self._written.statistics
 
     @property
+    def identity(self) -> str:
+        """``bitwise``: the text is the one that plain decoding writes, undisturbed.
+
+        ``rounding``: words may differ where two are almost equally likely, since this device's arithmetic depends on
+        drafts (see ``TextModel.identity``), or since something was computed again: a notice then comes before the text.
+        """
+        return "rounding" if self._context.departs else self._driver.target.model.capabilities.identity
+
+    @property
     def n_reused(self) -> int:
         """How many tokens of the prompt were not read, since the models' caches held them."""
         return self._context.n_reused
@@ -314,8 +323,10 @@ class Reply(Interruptible[str]):
         """The conversation that it belongs to, or itself."""
         return self._context.session or self
 
-    def notice(self, sentence: str) -> None:
-        """Tell the reader something, as soon as it looks."""
+    def notice(self, sentence: str, *, departs: bool = False) -> None:
+        """Tell the reader something, as soon as it looks; see ``Notice``."""
+        if departs:
+            self._context.departs = True
         self._untold.append(sentence)
 
     def can_shrink(self, n_ctx: int) -> bool:

@@ -225,6 +225,7 @@ def _own_fields(work: Work, prepared: Prepared) -> dict[str, Any]:
     done = [answer.statistics for answer in work.answers]
     return {
         "seed": work.answers[0].settings.seed,
+        "identity": [answer.identity for answer in work.answers],
         "timings": [each.timings() for each in done],
         "speed_up": prepared.model.speed_up(done[0]) if is_like_plain else None,
         "notices": [*prepared.job.notices, *(work.replies.notices if work.replies is not None else ())],

@@ -118,7 +118,9 @@ def test_another_model_or_profile_reads_the_text_again(load: Callable[..., TextM
         again = ChatSession.load(other, tmp_path / "a", on_notice=notices.append)
         assert again.messages == session.messages
         assert ["other settings" in notice for notice in notices] == [True]
-        again.send("Go on.").read()
+        reply = again.send("Go on.")
+        assert reply.identity == "rounding"
+        reply.close()
     notices = []
     with pytest.raises(StateError):
         ChatSession.load(chat_model(chat_table(), n_ctx=500), tmp_path / "a", on_notice=notices.append)

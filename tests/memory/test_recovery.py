@@ -79,7 +79,7 @@ def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their
         reply = model.generate(ASKED[0], seed=1, max_tokens=20, ignore_eos=True)
         reply.read()
         (notice,) = reply.notices
-        assert "identity rounding" in notice
+        assert "identity rounding" in notice and reply.identity == "rounding"
         scarce, degradations = False, model.degradations
         for _ in range(6):
             model.check_memory()
