@@ -31,7 +31,6 @@ _VERBS = {
     "serve": "Serve a model to OpenAI's clients.",
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
-    "measure": "Time decodes by their rows, and remember it for plans and drafts.",
     "plan": "Show what would be loaded into a memory budget, and why.",
     "pull": "Fetch a model and its drafter from the hub.",
     "rm": "Remove models from the model folder.",
@@ -48,8 +47,8 @@ _VERBS = {
 _ELSEWHERE = {"drafter": "training"}
 """Verbs of other distributions, and the folder of edge-spec's sources that holds each."""
 
-_FORMER = {("bench", "--curves"): "measure", ("doctor", "--curves"): "measure", ("quantise", ""): "quantize"}
-"""Verbs by how they were once spelled: a verb, and an option, if any, that made it another one."""
+_FORMER = {"quantise": "quantize"}
+"""Verbs by how they were once spelled."""
 
 _USAGE, _INTERRUPTED = 2, 130
 _READER_GONE = 141
@@ -118,10 +117,7 @@ class _Verbs(click.Group):
         # Before a verb's file imports what would end the process.
         if not ctx.resilient_parsing and args[0] != "completion":
             require_surroundings()
-        for (former, flag), name in _FORMER.items():
-            if args[0] == former and (not flag or flag in args):
-                args = [name, *(each for each in args[1:] if each != flag)]
-        return super().resolve_command(ctx, args)
+        return super().resolve_command(ctx, [_FORMER.get(args[0], args[0]), *args[1:]])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = verb(cmd_name)

@@ -26,7 +26,6 @@ __all__ = [
     "max_tokens_option",
     "memory_option",
     "model_options",
-    "models_options",
     "running_option",
     "speculation_option",
     "threads_option",
@@ -80,15 +79,6 @@ def _option(name: str, **more: Any) -> Callable[[Command], Command]:
 
 def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
-    return _with_options(model_argument(), command)
-
-
-def models_options(command: Command) -> Command:
-    """Any number of MODELs and how to run them."""
-    return _with_options(click.argument("models", type=ModelName(), nargs=-1, metavar="[MODEL]..."), command)
-
-
-def _with_options(models: Callable[[Command], Command], command: Command) -> Command:
     named, engine = ModelName(), click.Choice([AUTO, *sorted(engine_names())])
     those = titles_with("n_threads_batch", 2)
     batch = f"Threads of {those} for reading prompts and verifying drafts."
@@ -124,7 +114,7 @@ def _with_options(models: Callable[[Command], Command], command: Command) -> Com
     """What is typed in another form."""
     without = ("speculation", "min_n_ctx", "kv_v", "cache_dir")
     options: list[Callable[[Any], Any]] = [
-        models,
+        model_argument(),
         option(_MODELS, "--middle", "intermediate", type=named, hidden=True),
         option(_RUNNING, "--middle-engine", "intermediate_engine", type=engine, hidden=True),
     ]

@@ -20,11 +20,7 @@ __all__ = ["command"]
 
 _BAR = 40
 _UNNAMED = "named when the model is first loaded here"
-_UNMEASURED = (
-    "Whether drafts pay here is not measured yet: run edge-spec bench, or edge-spec measure for what they "
-    "would have to bring."
-)
-_HOPELESS = "does not pay here, however much is accepted: by what decodes cost, no draft is worth its rows"
+_UNMEASURED = "Whether drafts pay here is not measured yet: run edge-spec bench."
 _SAYS = {
     "fits": "minimum",
     "tables": "n-gram speculation",
@@ -76,7 +72,6 @@ def as_json(found: PlanReport) -> dict[str, Any]:
         "speed_ups": found.speed_ups,
         "gains": {stage: vars(gain) for stage, gain in found.gains.items()},
         "pays": {stage: _least(candidate) for stage, candidate in found.pays.items()},
-        "needed_chances": dict(found.needed_chances),
         "disk_bytes": found.disk_bytes,
     }
 
@@ -146,7 +141,7 @@ def _print(found: PlanReport) -> None:
         paying = _paying(found, name)
         if paying:
             echo(f"{'':16}  {paying}")
-    if len(found.thresholds) > 1 and not (found.gains or found.needed_chances):
+    if len(found.thresholds) > 1 and not found.gains:
         echo(f"\n{_UNMEASURED}")
 
 
@@ -154,12 +149,7 @@ def _paying(found: PlanReport, stage: str) -> str:
     """From which budget on a kind of speculation pays, as far as that was measured here; empty if it was not."""
     gain, way = found.gains.get(stage), found.pays.get(stage)
     if gain is None:
-        if stage not in found.needed_chances:
-            return ""
-        needed = found.needed_chances[stage]
-        if needed is None:
-            return _HOPELESS
-        return f"pays if {needed:.0%} of what it drafts is accepted, which is not measured yet: run edge-spec bench"
+        return ""
     interval = f"{gain.low:.2f} to {gain.high:.2f}"
     speed_up = f"{gain.speed_up:.2f} ({interval})" if gain.is_sure else interval
     measured = (

@@ -292,7 +292,6 @@ def _text_model(
         grammars=grammars.new,
         session_cache=models.session_cache,
         guard=Degradation(models, request, watch),
-        keep_costs=models.keep_costs,
         keep_gain=models.keep_gain,
         on_close=close,
     )

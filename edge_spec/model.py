@@ -38,7 +38,6 @@ from edge_spec.tokens.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
     from edge_spec.chat.session import ChatKeywords
-    from edge_spec.controller.measurements import Costs
     from edge_spec.controller.paying import Gain
 
 __all__ = ["TextModel"]
@@ -68,7 +67,7 @@ class TextModel(Closing):
         notes: sentences that the user should know, such as why it does not speculate.
         ledger: who holds which bytes, and what is left of the memory budget.
         lock: gives turns at the models, of a round each.
-        keep_costs, keep_gain: remember what decodes of its models cost, by role, and what its drafts have brought.
+        keep_gain: remembers what its drafts have brought.
         texts: whose texts lie in the target's cells.
     """
 
@@ -87,7 +86,6 @@ class TextModel(Closing):
         grammars: Callable[[Lark], Grammar] | None = None,
         files: Mapping[str, ModelFile] | None = None,
         name: str = "",
-        keep_costs: Callable[[Mapping[str, Costs]], None] = ignore,
         keep_gain: Callable[[Gain], None] = ignore,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -105,7 +103,7 @@ class TextModel(Closing):
         self._requests = RequestBuilder(tokenizer, target.model.n_vocab, grammars, self._recommended_sampling)
         self._next_limit = next_limit
         self._earlier_texts = EarlierTexts()
-        self.keep_costs, self.keep_gain = keep_costs, keep_gain
+        self.keep_gain = keep_gain
         self._on_close = on_close
         self._idle = IdleWatch(self.check_memory) if guard is not None else None
 

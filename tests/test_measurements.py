@@ -18,10 +18,7 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.chooser.claims import Calibration
 from edge_spec.speculation.chooser.curve import CostCurve
-from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
-from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.modes import DraftModels, Mode
 from edge_spec.speculation.text import Text
 
 PROMPT = "Tell me a story."
@@ -141,72 +138,6 @@ def test_a_plan_says_from_which_budget_on_a_mode_pays(cache: Path) -> None:
     assert found.thresholds["drafter"] < found.pays["drafter"].needed_bytes < found.chosen.needed_bytes
     assert (found.chosen.choices, found.profile) == (before.chosen.choices, before.profile)
     assert planned(cache, n_threads=2).gains == {}
-
-
-def test_a_plan_says_what_a_mode_would_have_to_bring(cache: Path) -> None:
-    assert planned(cache).needed_chances == {}
-    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
-        model.keep_costs(
-            {"target": {32: {1: 0.01, 8: 0.02}}, "intermediate": {32: {1: 0.1}}, "draft": {32: {1: 0.001}}}
-        )
-    needed = planned(cache).needed_chances
-    assert set(needed) == {"tables", "drafter", "hierarchy"}
-    assert 0.05 < (needed["tables"] or 0) < (needed["drafter"] or 0) < 1
-    assert planned(cache, n_threads=2).needed_chances == {}
-
-
-def test_a_plan_says_where_nothing_could_pay(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
-        model.keep_costs({"target": {32: {1: 0.01, 8: 0.08}}, "intermediate": {32: {1: 0.1}}, "draft": {32: {1: 0.1}}})
-    assert planned(cache).needed_chances == {"tables": None, "drafter": None, "hierarchy": None}
-    said = printed(cache, capsys)
-    assert said.count("does not pay here, however much is accepted") == 3 and "is not measured yet" not in said
-
-
-COSTS = {
-    "target": {32: {1: 0.5, 8: 0.75}, 300: {1: 1.0, 8: 2.0}, 2048: {1: 4.0}},
-    "intermediate": {32: {1: 0.25, 4: 0.5}},
-    "draft": {32: {1: 0.125}},
-}
-
-
-def first_estimates(cache: Path) -> tuple[dict[int, float], dict[int, float]]:
-    """Return what a drafter is told of the costs of the target and of the intermediate model."""
-    told: list[tuple[dict[int, float], dict[int, float]]] = []
-
-    def build(models: DraftModels) -> Drafter:
-        told.append((dict(models.seconds), dict(models.intermediate_seconds)))
-        return NoDrafter()
-
-    mode = Mode(name="told", build=build, limit=3, needs=("intermediate",))
-    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache, speculation=mode):
-        return told[0]
-
-
-def test_measured_costs_are_what_a_run_begins_with(cache: Path) -> None:
-    """Those from the middle of a reply, with the same threads and types of cache; text and profile stay the same."""
-    before, probed = written(cache)[0], first_estimates(cache)
-    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
-        profile = model.profile
-        model.keep_costs(COSTS)
-    assert first_estimates(cache) == (COSTS["target"][300], COSTS["intermediate"][32])
-    learned = json.loads(record(cache).read_text())["learned"]
-    assert learned["text"]["seconds"] == {"1": 1.0, "8": 2.0}
-    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
-        assert model.profile == profile
-    assert written(cache)[0] == before
-    assert probed[0].keys() != COSTS["target"][300].keys() and probed[1] == {}
-
-
-def test_damaged_costs_are_as_good_as_none(cache: Path) -> None:
-    probed = first_estimates(cache)
-    with edge_spec.load("demo", engine="llama", n_ctx=256, n_threads=1, cache_dir=cache) as model:
-        model.keep_costs(COSTS)
-    for damaged in ("", "[]", '{"costs": {"x": {}}}', '{"costs": {"32": {"1": -1}}}', '{"costs": {"32": 7}}'):
-        for path in (cache / RECORD).glob("*.json"):
-            if "costs" in path.read_text():
-                path.write_text(damaged.replace("}}}", '}}, "x": "costs"}'))
-        assert first_estimates(cache)[0].keys() == probed[0].keys()
 
 
 def broken(value: Any, chooser: random.Random) -> Any:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
-from edge_spec.controller.measurements import Costs, Measurements, usual_seconds
+from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.paying import Gain
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
@@ -145,10 +145,6 @@ class OpenModels:
         self.ledger.gauge("process", TOKEN_BYTES, lambda: tokenizer.token_cache.held_bytes)
         return tokenizer
 
-    def keep_costs(self, costs: Mapping[str, Costs]) -> None:
-        """Remember what decodes of the open models cost, by role."""
-        self._measurements.keep_costs(self.candidate, costs)
-
     def keep_gain(self, gain: Gain) -> None:
         """Remember what drafts of the open models have brought."""
         self._measurements.keep_gain(self.candidate, gain)
@@ -265,8 +261,7 @@ class OpenModels:
         self._stop_drafting(keep=candidate.mode.needs)
         try:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
-            seconds = {role: usual_seconds(self._measurements.costs(candidate, role)) for role in candidate.engines}
-            smaller = _SmallerModels(candidate, self.files, self._open, self.probed, seconds)
+            smaller = _SmallerModels(candidate, self.files, self._open, self.probed)
             drafter = candidate.mode.build(smaller)
             self._measurements.recall(candidate, smaller.learners)
             self._learning = candidate, smaller.learners
@@ -343,12 +338,10 @@ class _SmallerModels:
         files: Mapping[str, ModelFile],
         open_it: Callable[[str, Candidate, ModelSettings], OpenedModel],
         probed: ProbeResult,
-        seconds: Mapping[str, Mapping[int, float]],
     ) -> None:
         self.n_ctx = candidate.n_ctx
         self.takes_trees = probed.capabilities.takes_trees
-        self.seconds = seconds["target"] or probed.seconds
-        self.intermediate_seconds = seconds.get("intermediate", {})
+        self.seconds = probed.seconds
         self.draft_reads_intermediate = "intermediate" in candidate.models and any(
             reads(files[role], files["intermediate"]) for role in candidate.models
         )

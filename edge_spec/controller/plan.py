@@ -22,7 +22,7 @@ from edge_spec.controller.candidates import (
     stage_of,
 )
 from edge_spec.controller.measurements import Measurements
-from edge_spec.controller.paying import Gain, needed_chance
+from edge_spec.controller.paying import Gain
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.errors import Arguments, BudgetExceeded, Sentence
@@ -160,8 +160,6 @@ class PlanReport(Plan):
         profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
         gains: what each stage has brought on this device, where that was measured.
         pays: what needs least of the ways that pay, by stage, as far as that was measured.
-        needed_chances: the share of drafted tokens that must be accepted for a stage to pay, where only the costs of
-            decodes were measured; None where no share would be enough.
         disk_bytes: what is written to the disk before the chosen way first runs, beside the models' own files.
         instead: what other engines would run in this budget, by their names, with more context or more that drafts.
     """
@@ -170,7 +168,6 @@ class PlanReport(Plan):
     profile: Mapping[str, str] | None
     gains: Mapping[str, Gain]
     pays: Mapping[str, Candidate]
-    needed_chances: Mapping[str, float | None]
     disk_bytes: int
     instead: Mapping[str, Candidate]
 
@@ -239,19 +236,12 @@ def report(
         best = gains.get(way.stage, gain)
         gains[way.stage] = max(best, gain, key=lambda each: (each.pays, each.speed_up))
     pays = smallest_of(way for way, gain in measured if gain.pays)
-    needed: dict[str, float | None] = {}
-    for way in ways:
-        costs = measurements.drafting_costs(way)
-        if costs is not None and way.stage not in gains:
-            chances = (needed_chance(*costs), needed.get(way.stage))
-            needed[way.stage] = min((chance for chance in chances if chance is not None), default=None)
     return PlanReport(
         **vars(found),
         least=smallest_of(frugal),
         profile=profile,
         gains=gains,
         pays={stage: way for stage, way in pays.items() if stage in STAGES},
-        needed_chances=needed,
         disk_bytes=disk_bytes,
         instead=instead,
     )

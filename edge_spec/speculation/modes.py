@@ -36,10 +36,6 @@ class DraftModels(Protocol):
         """First estimates of the seconds that a decode of the target takes, by its number of rows."""
 
     @property
-    def intermediate_seconds(self) -> Mapping[int, float]:
-        """The same of the intermediate model; empty where that was not measured."""
-
-    @property
     def draft_reads_intermediate(self) -> bool:
         """Whether the drafter is a head on the intermediate model."""
 
@@ -108,8 +104,7 @@ def _auto_hierarchy(models: DraftModels, *, has_draft: bool = True) -> Drafter:
     takes_trees = intermediate.capabilities.takes_trees
     path = [_path(models.draft(trees=True), siblings=takes_trees)] if has_draft else []
     # The leaf decides alone how far to speed up the intermediate model, or not at all.
-    known = models.intermediate_seconds
-    leaf = Chooser([*path, _ngram(models)], seconds=known or models.seconds)
+    leaf = Chooser([*path, _ngram(models)], seconds=models.seconds)
     models.remember("leaf", leaf)
     hierarchy = HierarchyDrafter(leaf, intermediate, leaf_limit=leaf.most, width=_SIBLINGS if models.takes_trees else 1)
     # The smallest model alone pays where the intermediate one is slow beside the target; a head reads that one.

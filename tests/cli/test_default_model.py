@@ -29,7 +29,6 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "bench": [(*BRIEF, "--rounds", "1")],
     "plan": [()],
     "info": [()],
-    "measure": [("--ctx", "64")],
     "pair": [(*BRIEF, "--rounds", "1", "--no-remember"), ("--forget",)],
     "drafter make": [("--texts", "nowhere", "--out", "drafter")],
     "drafter pack": [("--texts", "nowhere", "--out", "prompts.npz")],

@@ -29,7 +29,7 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.server.errors import in_fields
 from edge_spec.server.settings import ServerSettings
 
-VERBS = ("run", "chat", "check", "bench", "plan", "measure", "serve")
+VERBS = ("run", "chat", "check", "bench", "plan", "serve")
 LOADING = ("run", "chat", "check", "bench", "plan")
 
 
@@ -64,8 +64,6 @@ def defaults_of(verb: str) -> dict[str, Any]:
         return {option_of(name): signature(function).parameters[name].default for name in names}
 
     found = {**of(load, "engine"), **of(ModelSettings, "n_threads", "kv_k")}
-    if verb == "measure":
-        return {flag: str(value) for flag, value in found.items()}
     if verb == "serve":
         found |= of(ServerSettings, "host", "port", "max_waiting", "timeout_s")
     if verb in ("run", "chat", "plan", "serve"):

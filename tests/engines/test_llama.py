@@ -394,7 +394,6 @@ def test_a_diffusion_model_is_refused_by_name(
     others = (
         ("quantize", path, str(tmp_path / "out.gguf"), "--type", "Q4_0"),
         ("serve", path),
-        ("measure", path),
         ("pair", path, "demo"),
         ("run", "demo", "--draft", path, "-p", "A"),
         ("run", path, "--engine", "onnx", "-p", "A"),

@@ -358,22 +358,3 @@ def test_bad_input_is_one_line(
         assert (found, out) == (code, "")
         assert err.startswith("edge-spec: error: ")
         assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("verb", [["measure"], ["bench", "--curves"], ["doctor", "--curves"]])
-def test_the_costs_of_decodes_are_measured_and_change_no_plan(
-    command: Command, tmp_path: Path, verb: list[str]
-) -> None:
-    asked = ["demo", "--json", "--ctx", "64", "--threads", "1", "--cache-dir", str(tmp_path)]
-    command("run", *asked, "-p", "a", "-n", "1")
-    _, plan, _ = command("plan", *asked)
-    code, out, _ = command(*verb, *asked)
-    lines = [json.loads(line) for line in out.splitlines()]
-    assert code == 0 and {line["model"] for line in lines} == {"target", "hierarchy.target", "hierarchy.sequence"}
-    assert all(line["depth"] == 32 and len(line["milliseconds"]) > 5 for line in lines)
-    roles = {"target": "target", "hierarchy.target": "intermediate", "hierarchy.sequence": "draft"}
-    assert all((line["role"], line["file"]) == (roles[line["model"]], "target-q4_0.gguf") for line in lines)
-    _, after, _ = command("plan", *asked)
-    before, after = json.loads(plan), json.loads(after)
-    assert after["chosen"]["choices"] == before["chosen"]["choices"]
-    assert after["profile"] == before["profile"] is not None
