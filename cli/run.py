@@ -40,15 +40,6 @@ _CONTINUES = (
 @option(
     "Replies", "--answers", type=Count(), metavar="N", help="Write N answers, each another draw with the same seed."
 )
-@option(
-    "Replies",
-    "--first",
-    type=Count(),
-    is_flag=False,
-    flag_value="1",
-    metavar="[LEAST]",
-    help="Of these print only the one that ends with the fewest tokens, or with the fewest from LEAST on.",
-)
 @option("Replies", "--json", "as_json", is_flag=True, help="Print a JSON object per answer instead of text.")
 @option("Replies", "--stats", is_flag=True, help="Report speed and accepted drafts on standard error.")
 @speculation_option
@@ -69,13 +60,10 @@ def command(**values: Any) -> int:
       edge-spec run llama-3.2-3b-q4_0.gguf --draft llama-3.2-1b-q4_0.gguf -f question.txt
       edge-spec run --json-schema '{"properties": {"name": {"type": "string"}}, "required": ["name"]}' -p "Name a dog."
       edge-spec run --answers 4 -p "Give me a name for a cat."
-      edge-spec run --answers 8 --first -p "Why is the sky blue?"
       git diff | edge-spec run smollm2 "Write a commit message for this."
       echo "Once upon a time" | edge-spec run --raw --temperature 0 -n 64
     """
     # Check the options before reading the prompt from standard input, which may wait or fail.
-    if values["first"] is not None and values["answers"] is None:
-        raise click.UsageError("--first is given without --answers; say how many answers to write")
     if values["system"] is not None:
         values["system"] = argument_text(values["system"], "--system")
     try:
@@ -107,8 +95,6 @@ def command(**values: Any) -> int:
                 _write(model, written, values, has_grammar=has_grammar)
                 return written.finish_reason == "cancelled"
             _write_several(model, written, values, has_grammar=has_grammar)
-            if written.winner is not None:
-                return False
             return any(answer.finish_reason == "cancelled" for answer in written.answers)
 
     return 130 if interruptible(work, cancel) else 0
@@ -128,11 +114,10 @@ def _write(model: TextModel, reply: Reply, values: dict[str, Any], *, has_gramma
 def _write_several(model: TextModel, replies: Replies, values: dict[str, Any], *, has_grammar: bool) -> None:
     """Print answers in their order, each when it is complete."""
     n_printed, start = 0, perf_counter()
-    only_first = values["first"] is not None
 
     def print_complete() -> None:
         nonlocal n_printed
-        while not only_first and n_printed < len(replies) and replies[n_printed].is_complete:
+        while n_printed < len(replies) and replies[n_printed].is_complete:
             answer = replies[n_printed]
             n_printed += 1
             if values["as_json"]:
@@ -149,25 +134,9 @@ def _write_several(model: TextModel, replies: Replies, values: dict[str, Any], *
     if error is not None:
         raise error
     print_complete()
-    if only_first:
-        _print_winner(model, replies, values, has_grammar=has_grammar)
     print_notes(tuple(replies.notices))
     if values["stats"]:
         print_summary_of_several(model, replies, seconds)
-
-
-def _print_winner(model: TextModel, replies: Replies, values: dict[str, Any], *, has_grammar: bool) -> None:
-    winner = replies.winner
-    if winner is None:
-        if not any(answer.finish_reason == "cancelled" for answer in replies.answers):
-            raise click.ClickException(f"none of the answers has {values['first']} tokens; ask for fewer with --first")
-        return
-    if values["as_json"]:
-        attempt = {"answer": winner.index + 1, "attempt": winner.settings.attempt}
-        print_json(attempt | _report(model, winner, asked=values["speculation"]))
-    else:
-        write_text(f"{winner.text.rstrip()}\n")
-    print_notes(_remarks(winner, has_grammar=has_grammar))
 
 
 def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: dict[str, Any]) -> Reply | Replies:
@@ -179,7 +148,6 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
     written: Reply | Replies = model.generate(
         messages if model.has_chat_template and not values["raw"] else prompt,
         n=values["answers"],
-        first=values["first"],
         **options,
     )
     return written

@@ -24,7 +24,7 @@ from edge_spec.memory.pressure import IdleWatch
 from edge_spec.model_info import ModelInfo
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.damage import without_numbers
-from edge_spec.options import documented, require_whole
+from edge_spec.options import documented
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.grammar import Grammar
 from edge_spec.sampling.lark import Lark
@@ -156,7 +156,6 @@ class TextModel(Closing):
         *,
         tokens: Sequence[int] | None = None,
         n: int,
-        first: int | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Replies: ...
 
@@ -167,7 +166,6 @@ class TextModel(Closing):
         *,
         tokens: Sequence[int] | None = None,
         n: int | None = None,
-        first: int | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Reply | Replies:
         """Return a reply, to be iterated over piece by piece; each is written when it is asked for.
@@ -177,8 +175,6 @@ class TextModel(Closing):
             tokens: token ids instead of a prompt.
             n: so many replies to the prompt instead of one: the ``Replies`` with ``attempt`` 0, 1, 2 and so on of
                 the same seed, written together where the engine can.
-            first: of these only the one that ends with the fewest tokens is wanted, but no fewer than this (``True``
-                for any): the ``winner`` of the ``Replies``. The others end as soon as they cannot be it.
             **options: see below. Where a setting of the sampler is not given, what is recommended for the model (see
                 ``info.sampling``), and else its default; ``.settings`` of the reply has them all.
 
@@ -195,9 +191,7 @@ class TextModel(Closing):
             tokens = prompts.tokens_of(prompt, raw=asked.raw)
         request = self._request(prompts.known(tokens), asked)
         if n is not None:
-            return self._replies(attempts([request], n), asked, first=first)
-        if first is not None:
-            raise SettingsError(Sentence("{first} is given without {n}"), hint="say how many replies to write")
+            return self._replies(attempts([request], n), asked)
         return self._reply(request)
 
     @documented(REPLY_OPTIONS)
@@ -302,7 +296,6 @@ class TextModel(Closing):
         settings: SamplerSettings | None = None,
         *,
         n: int = 1,
-        first: int | None = None,
         next_limit: Callable[[], int] | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Replies:
@@ -310,17 +303,14 @@ class TextModel(Closing):
         asked = ReplyOptions.of(options)
         settings = settings or self._requests.settings(asked)
         requests = (self._request(tokens, asked, settings) for tokens in prompts)
-        return self._replies(attempts(requests, n), asked, next_limit, first)
+        return self._replies(attempts(requests, n), asked, next_limit)
 
     def _replies(
         self,
         wanted: Sequence[Asked],
         asked: ReplyOptions,
         next_limit: Callable[[], int] | None = None,
-        first: int | None = None,
     ) -> Replies:
-        if first is not None and first is not True:
-            require_whole("first", first, 1, 1 << 20)
         return Replies(
             self._driver,
             wanted,
@@ -328,7 +318,6 @@ class TextModel(Closing):
             context=(lambda: ReusingContext(self._earlier_texts)) if asked.reuse else Context,
             timeout=asked.timeout,
             on_notice=asked.on_notice,
-            first=first,
         )
 
     def _request(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import Application, get_app
+from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
-from prompt_toolkit.data_structures import Point
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus
@@ -26,7 +23,7 @@ from edge_spec.cli.terminal import settings
 from edge_spec.cli.terminal.commands import COMMANDS
 from edge_spec.cli.terminal.line_reader import is_open, is_quoted, message_of
 
-__all__ = ["CommandCompleter", "TerminalReader", "erase_reflowed", "open_history", "reflowed", "reflows"]
+__all__ = ["CommandCompleter", "TerminalReader", "open_history"]
 
 _MARK, _MORE = "> ", ". "
 
@@ -67,8 +64,6 @@ class TerminalReader:
             # If answers go into a file, lines are typed on standard error.
             output=screen or create_output(always_prefer_tty=True),
         )
-        if reflows(os.environ):
-            erase_reflowed(self._session.app)
 
     def read(self, draft: str = "", status: str = "") -> str | None:
         """Return the next message; None at the end.
@@ -181,36 +176,3 @@ class CommandCompleter(Completer):
                     yield Completion(setting, -len(argument))
         elif name in ("save", "save!", "load"):
             yield from self._paths.get_completions(Document(argument), complete_event)
-
-
-_VARIABLES = ("TMUX", "VTE_VERSION", "KITTY_WINDOW_ID", "KONSOLE_VERSION", "ALACRITTY_WINDOW_ID", "WT_SESSION")
-
-_PROGRAMS = ("iTerm.app", "Apple_Terminal", "WezTerm", "vscode", "ghostty")
-
-
-def reflows(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal is one that is known to reflow lines."""
-    return any(environment.get(name) for name in _VARIABLES) or environment.get("TERM_PROGRAM") in _PROGRAMS
-
-
-def reflowed(widths: Sequence[int], cursor: Point, columns: int) -> Point:
-    """Return where the cursor is once lines of these widths have been reflowed to ``columns``."""
-    above = sum(max(1, -(-width // columns)) for width in widths[: cursor.y])
-    return Point(x=cursor.x % columns, y=above + cursor.x // columns)
-
-
-def erase_reflowed(app: Application[Any]) -> None:
-    """Let an application erase all that it has drawn when the window changes."""
-    redraw = app._on_resize
-
-    def on_resize() -> None:
-        screen, renderer = app.renderer.last_rendered_screen, app.renderer
-        if screen is not None:
-            rows = (screen.data_buffer[y] for y in range(renderer._cursor_pos.y))
-            widths = [max((x + char.width for x, char in row.items() if char.char != " "), default=0) for row in rows]
-            columns = max(1, app.output.get_size().columns)
-            renderer._cursor_pos = reflowed(widths, renderer._cursor_pos, columns)
-        redraw()
-
-    # prompt_toolkit has no public hook for this; without the patch, a resize merely leaves an extra row.
-    app._on_resize = on_resize  # type: ignore[method-assign]

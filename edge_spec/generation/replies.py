@@ -76,7 +76,6 @@ class Replies(Interruptible[tuple[int, str]]):
         context: makes what keeps a reply inside the model's context.
         timeout: seconds after which all end, see ``ReplyOptions``; None for no limit.
         on_notice: called with each sentence that the reader should see.
-        first: only the shortest reply of at least so many tokens is wanted, see ``winner``; None where all are.
 
     Attributes:
         answers: the replies.
@@ -96,11 +95,9 @@ class Replies(Interruptible[tuple[int, str]]):
         context: Callable[[], Context] = Context,
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
-        first: int | None = None,
     ) -> None:
         super().__init__(timeout)
         self.notices: list[str] = []
-        self._first = first
         self._driver = driver
         self._on_notice = on_notice
         self.answers = tuple(self._reply(index, each, next_limit, context) for index, each in enumerate(asked))
@@ -131,33 +128,6 @@ class Replies(Interruptible[tuple[int, str]]):
     def texts(self) -> list[str]:
         """What has been handed out of each so far."""
         return [answer.text for answer in self.answers]
-
-    @property
-    def winner(self) -> Reply | None:
-        """The reply that is wanted where only the ``first`` is: of those that were written to their end, and have as
-        many tokens as asked for, the one with the fewest; of equal ones that with the lowest number. None while it is
-        being looked for, and if there is none.
-
-        The others are written as far as needed to know that, and then end as ``cancelled``: so it does not depend on
-        how fast any of them is written.
-        """
-        return None if self._first is None or self._unfinished else self._shortest()
-
-    def _shortest(self) -> Reply | None:
-        """Return the shortest one that has ended by itself so far, though its reader may not have taken all of it."""
-        ended = (reply for reply in self.answers if reply.n_final >= max(self._first or 1, 1))
-        return min(ended, key=lambda reply: (reply.n_final, reply.index), default=None)
-
-    def _end_losers(self) -> None:
-        """End those that can only become longer than the shortest one."""
-        shortest = self._shortest()
-        if shortest is None:
-            return
-        for writing, reply in [each for each in self._unfinished.items() if not each[0].is_over]:
-            # Where the context is full it ends without another token.
-            if (len(writing.writer.token_ids), reply.index) > (shortest.n_final, shortest.index):
-                reply.end("cancelled")
-                self._look_at(reply)
 
     def __repr__(self) -> str:
         n_ended = sum(answer.finish_reason is not None for answer in self.answers)
@@ -217,8 +187,6 @@ class Replies(Interruptible[tuple[int, str]]):
             self._look_at(reply)
             if error is not None and not isinstance(error, OF_ONE_TEXT):
                 raise error
-        if self._first is not None:
-            self._end_losers()
         return drives or found is not None
 
     def do_round(self, groups: Sequence[Replies]) -> None:

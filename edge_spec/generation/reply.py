@@ -191,15 +191,6 @@ class Reply(Interruptible[str]):
         return self._written.is_recorded
 
     @property
-    def n_final(self) -> int:
-        """Its number of tokens once it is written to its end, even if its reader is behind; 0 before, or if stopped."""
-        written = self._written
-        if isinstance(written, Refused) or not written.is_over:
-            return 0
-        writer = written.writer
-        return len(writer.token_ids) if writer.finish_reason in ("eos", "stop", "length", "context") else 0
-
-    @property
     def has_begun(self) -> bool:
         """Whether anything has been read or written for it."""
         return self._written.has_begun

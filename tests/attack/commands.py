@@ -82,7 +82,7 @@ _RECORD = {
     "model_type": "llama",
     "vocab_size": 384,
 }
-_WORK = {"--answers", "--first", "--limit", "--max-tokens", "--rounds", "--threads", "--threads-batch"}
+_WORK = {"--answers", "--limit", "--max-tokens", "--rounds", "--threads", "--threads-batch"}
 """Options that ask for much work, which is then done."""
 
 _WORDS = ("", "-1", "0", "nan", "1e999", "../../x", "2GiB", "{", "demo", "a:1", "\x1b[2J", "q4_0", "ngram,,", "1/2/3")

@@ -288,33 +288,6 @@ def test_several_answers_are_the_attempts_of_the_seed(run: Run, tmp_path: Path) 
     assert printed.stdout.decode() == "".join(texts)
 
 
-def test_the_first_answer_is_the_shortest_of_all(run: Run) -> None:
-    asked = ["run", "demo", "--answers", "4", "--seed", "3", "-n", "200", "-p", PROMPT]
-    records = [json.loads(line) for line in run(*asked, "--json").stdout.splitlines()]
-    shortest = min(records, key=lambda each: len(each["token_ids"]))
-    for least, expected in (
-        ([], shortest),
-        (
-            [str(len(shortest["token_ids"]) + 1)],
-            min(
-                (each for each in records if len(each["token_ids"]) > len(shortest["token_ids"])),
-                key=lambda each: len(each["token_ids"]),
-            ),
-        ),
-    ):
-        printed, reported = run(*asked, "--first", *least), run(*asked, "--json", "--first", *least)
-        assert printed.returncode == 0
-        assert printed.stdout.decode() == expected["text"].rstrip() + "\n"
-        record = json.loads(reported.stdout)
-        assert (record["answer"], record["token_ids"]) == (expected["answer"], expected["token_ids"])
-    none = run(*asked, "--first", "201")
-    assert none.returncode == 1
-    assert b"none of the answers has 201 tokens" in none.stderr
-    alone = run("run", "demo", "--first", "-p", PROMPT)
-    assert alone.returncode == 2
-    assert b"--answers" in alone.stderr
-
-
 def test_several_answers_to_a_prompt_without_room_are_one_error(run: Run) -> None:
     done = run("run", "demo", "--answers", "2", "--ctx", "16", "-p", PROMPT * 3)
     assert done.returncode == 1

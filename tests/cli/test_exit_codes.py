@@ -106,7 +106,6 @@ def test_what_cannot_be_meant_leaves_with_2(name: str, leaves: Leaves) -> None:
         ["run", "-p", "a", "-f", "b"],
         ["run", "-p", "a", "--grammar", ""],
         ["run", "-p", "a", "--grammar", "root ::= x", "--json-schema", "{}"],
-        ["run", "-p", "a", "--first"],
         ["run", "-p", "a", "--system", "\udce4"],
         ["run", "", "-p", "a"],
         ["chat", "--session", "a", "--resume"],

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
-import subprocess
-import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +21,7 @@ from rich.console import Console
 
 from edge_spec.cli.terminal.line_reader import LineReader, is_open, message_of
 from edge_spec.cli.terminal.rich_display import Blocks, RichDisplay, render
-from edge_spec.cli.terminal.terminal_reader import CommandCompleter, TerminalReader, open_history, reflows
+from edge_spec.cli.terminal.terminal_reader import CommandCompleter, TerminalReader, open_history
 from edge_spec.errors import PromptError
 
 MARKS = [
@@ -247,52 +243,6 @@ def test_the_history_is_private_and_never_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     open_history(tmp_path / "file" / "history", notices.append).store_string("x")
     assert len(notices) == 1
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs a terminal that reflows lines")
-def test_a_window_that_gets_narrower_shows_what_is_typed_once(tmp_path: Path) -> None:
-    code = """
-from prompt_toolkit.history import InMemoryHistory
-from edge_spec.cli.terminal.terminal_reader import CommandCompleter
-from edge_spec.cli.terminal.terminal_reader import TerminalReader
-print(*(f"above{n}" for n in range(9)), sep="\\n")
-TerminalReader(history=InMemoryHistory(), completer=CommandCompleter()).read("", "a status line")
-"""
-    script = tmp_path / "prompt.py"
-    script.write_text(code, "utf-8")
-
-    def tmux(*arguments: str) -> str:
-        command = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
-
-    def seen(*options: str) -> str:
-        return "".join(line.ljust(100) for line in tmux("capture-pane", "-p", *options).splitlines())
-
-    def wait_for(*texts: str) -> None:
-        for _ in range(100):
-            if all(seen().count(text) == 1 for text in texts):
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"not once each: {texts}\n{tmux('capture-pane', '-p')}")
-
-    words = [f"word{n:02}" for n in range(20)]
-    tmux("new-session", "-d", "-x", "80", "-y", "16", f"{sys.executable} {script}")
-    try:
-        wait_for("a status line")
-        tmux("send-keys", " ".join(words))
-        for columns in ("80", "30", "50", "21", "80"):
-            tmux("resize-window", "-x", columns)
-            time.sleep(0.7)
-            wait_for("> ", *words[:2], words[-1], "a status line")
-            # What scrolls out of sight is not gone.
-            assert {f"above{n}" for n in range(9)} <= set(re.findall(r"above\d", seen("-S", "-")))
-    finally:
-        tmux("kill-server")
-
-
-def test_only_terminals_known_to_reflow_are_taken_for_such() -> None:
-    assert not reflows({"TERM": "xterm-256color", "XTERM_VERSION": "XTerm(390)"})
-    assert reflows({"TERM": "xterm-256color", "VTE_VERSION": "7600"}) and reflows({"TERM_PROGRAM": "iTerm.app"})
 
 
 # --- pipes

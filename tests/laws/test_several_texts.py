@@ -76,9 +76,9 @@ class World:
             self.table, n_ctx=N_CTX, max_rows=max(most, 2), widths=tuple(range(1, 65)) if most > 1 else ()
         )
 
-    def replies(self, first: int | None = None) -> Replies:
+    def replies(self) -> Replies:
         asked = [Asked(settings=each.settings, request=each) for each in self.requests]
-        return Replies(self.driver, asked, lambda: 3, first=first)
+        return Replies(self.driver, asked, lambda: 3)
 
     def alone(self, request: ReplyRequest) -> tuple[Any, ...]:
         driver = Driver(Target(Speculator(self.new_model(4), NoDrafter())), self.letters)
@@ -238,42 +238,6 @@ def test_each_is_what_it_is_alone(letters: Any, letter_grammar: Any, data: st.Da
         assert "".join(pieces[index]) == replies[index].text
     world.driver.texts.shrink()
     assert world.ledger.held_bytes == 0
-
-
-@given(data=st.data())
-@settings(max_examples=100)
-def test_the_first_is_the_shortest_whatever_the_company(letters: Any, letter_grammar: Any, data: st.DataObject) -> None:
-    """Those that cannot be it are not written on: of them there is the beginning of what each is alone."""
-    world = data.draw(worlds(letters, letter_grammar))
-    least = data.draw(st.sampled_from([True, 1, 3, 10]))
-    alone = [world.alone(asked) for asked in world.requests]
-    sizes = [(len(ids), index) for index, (ids, _, reason, _) in enumerate(alone) if reason != "error"]
-    shortest = min((each for each in sizes if each[0] >= least), default=None)
-    replies = world.replies(least)
-    assert replies.winner is None or not world.requests
-    replies.read()
-    assert (replies.winner and replies.winner.index) == (shortest and shortest[1])
-    if replies.winner is not None:
-        assert outcome(replies.winner) == alone[replies.winner.index]
-    for answer, whole in zip(replies.answers, alone, strict=True):
-        assert answer.token_ids == whole[0][: len(answer.token_ids)]
-        if answer.finish_reason != "cancelled":
-            assert outcome(answer) == whole
-    world.driver.texts.shrink()
-    assert world.ledger.held_bytes == 0
-
-
-def test_nothing_is_written_beyond_the_first(letters: Any) -> None:
-    requests = [request(attempt=attempt) for attempt in range(8)]
-    world = World(letters(3), requests, most=16, drafters=NoDrafter)
-    replies = world.replies(1)
-    replies.read()
-    assert replies.winner is not None
-    shortest = len(replies.winner.token_ids)
-    sizes = [len(world.alone(each)[0]) for each in requests]
-    assert shortest == min(sizes) < max(sizes)
-    # Some were read later than others, and one token further than the last look.
-    assert max(len(answer.token_ids) for answer in replies.answers) <= shortest + 2 < max(sizes)
 
 
 def test_a_cancelled_one_leaves_the_others_alone(letters: Any, letter_grammar: Any) -> None:
