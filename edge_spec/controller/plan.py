@@ -31,7 +31,7 @@ from edge_spec.memory.budget import Budget
 from edge_spec.models.model_file import CTX_STEP
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["Plan", "PlanReport", "choose", "make_plan", "notes_of", "refusal", "report"]
+__all__ = ["Outlook", "Plan", "PlanReport", "choose", "make_plan", "notes_of", "outlook", "refusal", "report"]
 
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
@@ -190,17 +190,49 @@ class PlanReport(Plan):
         return {stage: gain.speed_up for stage, gain in self.gains.items() if gain.is_sure}
 
 
-def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]) -> Plan:
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What can be said of models that are not there.
+
+    Attributes:
+        wanted: the first choice, whatever it needs.
+        here: what fits the budget; None if nothing does.
+        least_bytes: the smallest budget that anything fits.
+    """
+
+    wanted: Candidate
+    here: Candidate | None
+    least_bytes: int
+
+
+def outlook(request: Request, budget: Budget) -> Outlook:
+    """Return how models would run of which only the shapes are known; no library is asked.
+
+    Raises:
+        SettingsError: what was asked for contradicts a model.
+    """
+    with Estimates(request.files, budget=budget, n_texts=request.n_texts, rough=True) as estimates:
+        wanted = next(candidates(request, estimates))[0]
+        if wanted.needed_bytes <= budget.budget_bytes:
+            return Outlook(wanted=wanted, here=wanted, least_bytes=wanted.needed_bytes)
+        least = smallest_of(frugal(request, estimates))["fits"]
+    fits = least.needed_bytes <= budget.budget_bytes
+    here = make_plan(request, budget, {}, rough=True).chosen if fits else None
+    return Outlook(wanted=wanted, here=here, least_bytes=least.needed_bytes)
+
+
+def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener], *, rough: bool = False) -> Plan:
     """Return the best way to run a request within a budget.
 
     Args:
-        openers: make what has to be made once for a file, which can fail.
+        openers: make what has to be made once for a file, which can fail; nothing is, where an engine has none.
+        rough: ask no library, for files that are not there.
 
     Raises:
         BudgetExceeded: nothing fits; the error says what would, and from which budgets on.
         SettingsError: what was asked for contradicts a model.
     """
-    with Estimates(request.files, budget=budget, n_texts=request.n_texts) as estimates:
+    with Estimates(request.files, budget=budget, n_texts=request.n_texts, rough=rough) as estimates:
         while True:
             try:
                 found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)
@@ -330,7 +362,7 @@ def _failures(request: Request, chosen: Candidate, openers: Mapping[Engine, Open
     """Roles whose file cannot be prepared for the engine that was chosen, where there is another one, and why."""
     for role, engine in chosen.engines.items():
         first, *others = request.engines[role]
-        if others and engine is first:
+        if others and engine is first and engine in openers:
             why = openers[engine].prepare(request.files[role])
             if why is not None:
                 yield role, why
