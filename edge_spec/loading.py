@@ -27,6 +27,7 @@ from edge_spec.generation.reader import in_a_thread
 from edge_spec.library.stores import locate, name_of
 from edge_spec.memory import usage
 from edge_spec.memory.budget import Budget, budget_of
+from edge_spec.memory.ledger import loaded
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import ModelFile, inspect, resolve, resolve_family
@@ -90,8 +91,8 @@ def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Open
 
 
 def _with_libraries(budget: Budget) -> Budget:
-    """Return a budget with the engines whose libraries the process holds."""
-    return replace(budget, libraries=_loaded())
+    """Return a budget with the engines whose libraries the process holds, and the models that it has loaded."""
+    return replace(budget, libraries=_loaded(), loaded=loaded())
 
 
 def _loaded() -> frozenset[str]:
@@ -279,7 +280,7 @@ def _opened(
     """
     measurements = Measurements(folder, request.files)
     models = OpenModels(
-        request.files, planned.chosen, openers, planned.ledger(), folder=_on_disk(folder), measurements=measurements
+        request.files, planned.chosen, openers, planned.ledger(name), folder=_on_disk(folder), measurements=measurements
     )
     try:
         return _text_model(models, request, planned.notes, watch, name)

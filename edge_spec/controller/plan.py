@@ -75,8 +75,14 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
             yield Sentence("it runs with {it}, which is slower, {budget}", it=Arguments({name: value}), budget=budget)
 
 
-def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> BudgetExceeded:
-    """Return the error for a request of which nothing fits, with what would fit."""
+def refusal(
+    request: Request, estimates: Estimates, error: BudgetExceeded, budget: Budget | None = None
+) -> BudgetExceeded:
+    """Return the error for a request of which nothing fits, with what would fit.
+
+    Args:
+        budget: says which models the process holds already.
+    """
     nearest, needed_bytes = _nearest(request, estimates, error.allowed_bytes), error.needed_bytes
     if nearest is not None:
         changes = Arguments(_changes(request, nearest))
@@ -89,6 +95,15 @@ def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> Bu
         shown = f"context {fits.n_ctx}, cache {'/'.join(fits.kv)}; {format_size(fits.base_bytes)} without the model"
         hint = Sentence(
             "raise {memory}, the minimum is {size} ({shown})", size=format_size(fits.needed_bytes), shown=shown
+        )
+    if budget is not None and budget.loaded:
+        # Caches are planned for a full context, and need not all be there yet.
+        told = " and ".join(f"{format_size(n_bytes)} for {name}" for name, n_bytes in budget.loaded)
+        hint = Sentence(
+            "{hint}; this process holds {held} already, up to {told}: {close()} what is not needed",
+            hint=hint,
+            held=format_size(budget.held_bytes),
+            told=told,
         )
     return BudgetExceeded(what, needed_bytes=needed_bytes, allowed_bytes=error.allowed_bytes, hint=hint)
 
@@ -141,9 +156,13 @@ class Plan:
     runners_up: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def ledger(self) -> Ledger:
-        """Return a ledger with the budget, its reserve, and what the process holds besides models and drafters."""
-        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes))
+    def ledger(self, name: str = "") -> Ledger:
+        """Return a ledger with the budget, its reserve, and what the process holds besides models and drafters.
+
+        Args:
+            name: of the model, see ``Ledger``.
+        """
+        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes), name=name)
         ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
         ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
         if self.chosen.reading_bytes:
@@ -237,7 +256,7 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
             try:
                 found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)
             except BudgetExceeded as error:
-                raise refusal(request, estimates, error) from None
+                raise refusal(request, estimates, error, budget) from None
             found = _with_more_experts(found, request.target.experts[0], estimates)
             found = _with_more_context(found, request.max_n_ctx, estimates)
             failures = dict(_failures(request, found.chosen, openers))
