@@ -16,6 +16,7 @@ from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from edge_spec.library.wanted import Source, Wanted
 from edge_spec.models import ModelFile, TensorInfo
@@ -107,11 +108,15 @@ class Shape:
 @cache
 def read_shapes() -> dict[str, Shape]:
     """Return the shapes that the package knows, by repository."""
-    read = tomllib.loads(files("edge_spec.library").joinpath("shapes.toml").read_text("utf-8"))
-    return {
-        repo: Shape(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()})
-        for repo, facts in read.items()
-    }
+    read: dict[str, dict[str, Any]] = tomllib.loads(
+        files("edge_spec.library").joinpath("shapes.toml").read_text("utf-8")
+    )
+    found = {}
+    for repo, facts in read.items():
+        if "experts" in facts:
+            facts["experts"] = tuple(facts["experts"])
+        found[repo] = Shape(**facts)
+    return found
 
 
 def file_of(shape: Shape, source: Source) -> ModelFile | None:
