@@ -174,7 +174,7 @@ def _list(values: dict[str, Any]) -> int:
 def _foreseen(entry: Wanted, values: dict[str, Any], program_bytes: int) -> dict[str, Any]:
     """Return what an entry takes, as far as the shapes of its models tell: None for what they do not."""
     found: dict[str, Any] = dict.fromkeys(
-        ("parameters", "bytes", "memory_bytes", "n_ctx", "speculation", "fits", "least_bytes")
+        ("parameters", "bytes", "memory_bytes", "n_ctx", "speculation", "cache", "fits", "least_bytes")
     )
     files = files_of(entry)
     if files is None:
@@ -188,11 +188,18 @@ def _foreseen(entry: Wanted, values: dict[str, Any], program_bytes: int) -> dict
     wanted, here = looked.wanted, looked.here
     fits = None
     if here is not None:
-        fits = {"n_ctx": here.n_ctx, "speculation": here.mode.name, "held_experts": here.settings.held_experts}
+        fits = {
+            "n_ctx": here.n_ctx,
+            "speculation": here.mode.name,
+            "held_experts": here.settings.held_experts,
+            "cache": "/".join(here.kv),
+            "memory_bytes": here.needed_bytes,
+        }
     return found | {
         "memory_bytes": wanted.needed_bytes,
         "n_ctx": wanted.n_ctx,
         "speculation": wanted.mode.name,
+        "cache": "/".join(wanted.kv),
         "fits": fits,
         "least_bytes": looked.least_bytes,
     }
@@ -211,6 +218,9 @@ def _in_words(found: dict[str, Any]) -> tuple[str, str, str, str]:
     less = [f"speculation {fits['speculation']}"] if fits["speculation"] != found["speculation"] else []
     less += [f"a context of {fits['n_ctx']:,}"] if fits["n_ctx"] < found["n_ctx"] else []
     less += [f"{fits['held_experts']} experts of a layer in memory"] if fits["held_experts"] else []
+    less += [f"a cache of {fits['cache']}"] if fits["cache"] != found["cache"] and not less else []
+    if fits["memory_bytes"] < found["memory_bytes"]:
+        less = less or ["prompts read in smaller pieces"]
     return (*sizes, format_size(found["memory_bytes"]), f"with {' and '.join(less)}" if less else "yes")
 
 

@@ -181,8 +181,15 @@ def test_the_catalogue_says_what_fits_a_budget(home: Path, capsys: pytest.Captur
     for each in found["2GiB"].values():
         if each["fits"] is None and each["bytes"] is not None:
             assert each["least_bytes"] > 2 << 30
+        elif each["fits"] is not None:
+            assert each["fits"]["memory_bytes"] <= min(2 << 30, each["memory_bytes"])
+    # What needs more than there is is not said to fit as it is.
+    for line in said(capsys, "pull", "--memory", "2GiB", "--ctx", "8192").splitlines():
+        needed = re.search(r" ([\d,]+) MiB  yes$", line)
+        assert needed is None or int(needed[1].replace(",", "")) <= 2048, line
     large = found["900GiB"]["qwen3-4b"]
-    assert large["fits"] == {"n_ctx": 4096, "speculation": large["speculation"], "held_experts": 0}
+    same = {name: large[name] for name in ("n_ctx", "speculation", "cache", "memory_bytes")}
+    assert large["n_ctx"] == 4096 and large["fits"] == {**same, "held_experts": 0}
     longer = json.loads(said(capsys, "pull", "--json", "--memory", "900GiB", "--ctx", "16384").splitlines()[0])
     assert longer["n_ctx"] == 16384 and longer["memory_bytes"] > found["900GiB"][longer["name"]]["memory_bytes"]
     assert "--memory" in said(capsys, "pull", "--memory", "lots", code=2)
