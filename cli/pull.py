@@ -164,7 +164,7 @@ def _list(values: dict[str, Any]) -> int:
         where = values["memory"] or "this computer"
         print_records(("name", "parameters", "size", "memory", "fits"), rows, right=(1, 2, 3))
         echo(
-            f"\nWhat fits {where}, with drafters, computed from published shapes.\n"
+            f"\nWhat fits {where}, with drafters, computed from the shapes of models.\n"
             "`edge-spec pull NAME --dry-run` looks at the files.\n"
             "* never run by edge-spec's makers."
         )
