@@ -24,7 +24,7 @@ from edge_spec.cli.terminal.conversation import Conversation, Reader
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 from edge_spec.cli.terminal.display import THOUGHTS, Display, PlainDisplay
 from edge_spec.cli.terminal.line_reader import LineReader
-from edge_spec.cli.terminal.status import counted
+from edge_spec.cli.terminal.status import came_back
 from edge_spec.cli.wording import in_options
 from edge_spec.errors import NoChatTemplate
 from edge_spec.generation.reply import Reply
@@ -161,7 +161,7 @@ def begin(
     session.set(**options)
     if system is not None and system != session.system:
         session.set_system(system)
-    display.notice(f"{counted(session.n_turns, 'question')} from {path}")
+    display.notice(came_back(session, path))
     return session, autosave
 
 

@@ -11,7 +11,7 @@ import click
 
 from edge_spec.cli.folders import model_dir_option, models_in
 from edge_spec.cli.help import Verb, option
-from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.output import in_short, print_json, print_records
 from edge_spec.cli.printing import echo, one_line
 from edge_spec.engines.registry import why_none
 from edge_spec.errors import EdgeSpecError, ModelNotFound
@@ -39,11 +39,12 @@ def command(as_json: bool, model_dir: str | None) -> int:
         for each in models:
             print_json(each)
         return 0
-    titles = ("name", "architecture", "type", "size", "drafter", "from")
+    titles = ("name", "architecture", "parameters", "type", "size", "drafter", "from")
     rows = [
         (
             each["name"],
             each["architecture"],
+            in_short(each["parameters"]) if each["parameters"] is not None else "",
             each["quantization"],
             format_size(each["bytes"]) if each["bytes"] is not None else "",
             _drafter(each),
@@ -51,7 +52,7 @@ def command(as_json: bool, model_dir: str | None) -> int:
         )
         for each in models
     ]
-    print_table(titles, rows, right=(3,))
+    print_records(titles, rows, right=(2, 4))
     for each in models:
         if each["problem"]:
             echo(f"edge-spec: note: {one_line(each['problem'])}", err=True)
@@ -86,6 +87,7 @@ def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
         "path": str(family.target),
         "from": store,
         "architecture": target.architecture,
+        "parameters": target.n_params,
         "quantization": target.quantization,
         "bytes": sum(path.stat().st_size for path in target.parts),
         "draft": str(draft) if draft is not None else None,
@@ -101,6 +103,7 @@ def _unreadable(found: Found, problem: str) -> dict[str, Any]:
         "path": str(found.path),
         "from": found.store,
         "architecture": "unusable",
+        "parameters": None,
         "quantization": "",
         "bytes": None,
         "draft": None,

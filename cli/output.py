@@ -6,6 +6,8 @@ import codecs
 import json
 import sys
 from collections.abc import Container, Iterable, Sequence
+from shutil import get_terminal_size
+from textwrap import fill
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Bar",
     "decision_lines",
+    "in_short",
     "print_json",
     "print_notes",
+    "print_records",
     "print_summary",
     "print_summary_of_several",
     "print_table",
@@ -43,8 +47,13 @@ def print_json(record: Any) -> None:
     echo(safe_json(json.dumps(record, ensure_ascii=not is_unicode)))
 
 
+def in_short(n: int) -> str:
+    """Return a number of weights as people say it: 134.5M, 4.0B."""
+    return f"{n / 1e6:.1f}M" if n < 999.95e6 else f"{n / 1e9:,.1f}B"
+
+
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Container[int] = ()) -> None:
-    """Print columns as wide as their widest cell; nothing is wrapped or cut, on a terminal or in a pipe.
+    """Print columns as wide as their widest cell; nothing is wrapped or cut.
 
     Args:
         titles: of the columns.
@@ -59,6 +68,30 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         echo("  ".join(cells).rstrip())
+
+
+def print_records(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right: Container[int] = ()) -> None:
+    """Print a table whose rows begin with a name; on a terminal too narrow for it, one row after the other.
+
+    Args:
+        titles, rows, right: see ``print_table``.
+    """
+    records = [[one_line(cell) for cell in row] for row in rows]
+    columns = zip(titles, *records, strict=True)
+    needed = sum(max(map(len, column)) for column in columns) + 2 * (len(titles) - 1)
+    width = get_terminal_size().columns if sys.stdout.isatty() else 0
+    if needed <= width or not width:
+        print_table(titles, records, right=right)
+        return
+    for name, *cells in records:
+        echo(name)
+        line = ""
+        for said in [f"{title}: {cell}" for title, cell in zip(titles[1:], cells, strict=True) if cell]:
+            if line and len(line) + len(said) + 4 > width:
+                echo(f"  {line}")
+                line = ""
+            line += f"; {said}" if line else said
+        echo(fill(line, max(width, 20), initial_indent="  ", subsequent_indent="  "))
 
 
 def print_notes(notes: tuple[str, ...], *, about: str = "") -> None:

@@ -20,21 +20,23 @@ from edge_spec.cli.folders import folder_options, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import context_option, memory_option
-from edge_spec.cli.output import Bar, print_json, print_table
+from edge_spec.cli.output import Bar, in_short, print_json, print_records
 from edge_spec.cli.printing import echo
 from edge_spec.cli.process import held_bytes, import_all
 from edge_spec.cli.wording import described
 from edge_spec.controller.options import require_n_ctx
-from edge_spec.errors import BudgetExceeded, SettingsError, VocabularyMismatch
+from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel, VocabularyMismatch
+from edge_spec.extras import how_to_install
 from edge_spec.library.description import drafters_for
 from edge_spec.library.finding import Pull, find
 from edge_spec.library.hub import Hub
 from edge_spec.library.names import is_plain
-from edge_spec.library.previews import preview
+from edge_spec.library.previews import named_as_asked, preview
 from edge_spec.library.pulling import check_name, pull, to_fetch
+from edge_spec.library.shapes import files_of
 from edge_spec.library.stores import all_targets
 from edge_spec.library.wanted import Wanted, drafter_like, read_catalogue, wanted
-from edge_spec.loading import plan
+from edge_spec.loading import plan, plan_files
 from edge_spec.memory import format_size
 from edge_spec.memory.budget import parse_memory
 from edge_spec.models import ModelFile, check_pair, inspect
@@ -75,18 +77,19 @@ def command(name: str | None, **values: Any) -> int:
     \b
     Examples:
       edge-spec pull
+      edge-spec pull --memory 2GiB
       edge-spec pull qwen3-4b --memory 4GiB
       edge-spec pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_0 --draft bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_0
       edge-spec pull https://example.org/models/tiny-q4_0.gguf --dry-run
     """
-    if name is None:
-        return _list(as_json=values["as_json"])
     if values["own_name"] is not None and not is_plain(values["own_name"]):
         raise click.BadParameter(f"{values['own_name']!r} is not a plain name", param_hint="--as")
     if values["memory"] is not None:
         parse_memory(values["memory"])
     if values["ctx"] is not None:
         require_n_ctx(*values["ctx"])
+    if name is None:
+        return _list(values)
     # Before what only fetching takes: the model will be run without that.
     import_all()
     program_bytes = held_bytes()
@@ -110,7 +113,9 @@ def command(name: str | None, **values: Any) -> int:
         except SettingsError as error:
             raise click.ClickException(f"{error.message}; {error.hint}") from None
         echo(f"{what.name}: {format_size(what.n_bytes)}")
-        fits = _look(what, preview(what, hub, previews), folder, values, program_bytes)
+        looked = preview(what, hub, previews)
+        with named_as_asked(what, previews):
+            fits = _look(what, looked, folder, values, program_bytes)
         missing = to_fetch(what, folder, os.environ)
         echo(f"  to fetch: {format_size(missing)}, into {folder / what.name}")
         if values["dry_run"]:
@@ -143,19 +148,80 @@ def _catalogue() -> dict[str, Wanted]:
     return read_catalogue(_own_catalogue())
 
 
-def _list(*, as_json: bool) -> int:
-    """Return the catalogue."""
+def _list(values: dict[str, Any]) -> int:
+    """Print the catalogue: what each entry takes, and what of it fits here."""
+    import_all()
+    program_bytes = held_bytes()
     roles = ("target", "intermediate", "draft")
     rows = []
     for name, entry in sorted(_catalogue().items()):
-        repos = {role: entry.sources[role].repo if role in entry.sources else "" for role in roles}
-        if as_json:
-            print_json({"name": name, **repos, "tried": entry.tried, "read": entry.read})
-        rows.append((name if entry.tried else f"{name} *", *repos.values(), entry.read))
-    if not as_json:
-        print_table(("name", "target", "intermediate", "drafter", "names read in"), rows)
-        echo("\n* never run by edge-spec's makers. `edge-spec pull NAME --dry-run` looks at one.")
+        looked = _foreseen(entry, values, program_bytes)
+        if values["as_json"]:
+            repos = {role: entry.sources[role].repo if role in entry.sources else "" for role in roles}
+            print_json({"name": name, **repos, "tried": entry.tried, "read": entry.read, **looked})
+        rows.append((name if entry.tried else f"{name} *", *_in_words(looked)))
+    if not values["as_json"]:
+        where = values["memory"] or "this computer"
+        print_records(("name", "parameters", "size", "memory", "fits"), rows, right=(1, 2, 3))
+        echo(
+            f"\nWhat fits {where}, with drafters, computed from the shapes of models.\n"
+            "`edge-spec pull NAME --dry-run` looks at the files.\n"
+            "* never run by edge-spec's makers."
+        )
     return 0
+
+
+def _foreseen(entry: Wanted, values: dict[str, Any], program_bytes: int) -> dict[str, Any]:
+    """Return what an entry takes, as far as the shapes of its models tell: None for what they do not."""
+    found: dict[str, Any] = dict.fromkeys(
+        ("parameters", "bytes", "memory_bytes", "n_ctx", "speculation", "cache", "fits", "least_bytes")
+    )
+    files = files_of(entry)
+    if files is None:
+        return found
+    found |= {"parameters": files["target"].n_params, "bytes": sum(file.weight_bytes for file in files.values())}
+    asked = {"memory": values["memory"], **(dict([values["ctx"]]) if values["ctx"] is not None else {})}
+    try:
+        looked = plan_files(files, held_bytes=program_bytes, **asked)
+    except UnsupportedModel:
+        return found
+    wanted, here = looked.wanted, looked.here
+    fits = None
+    if here is not None:
+        fits = {
+            "n_ctx": here.n_ctx,
+            "speculation": here.mode.name,
+            "held_experts": here.settings.held_experts,
+            "cache": "/".join(here.kv),
+            "memory_bytes": here.needed_bytes,
+        }
+    return found | {
+        "memory_bytes": wanted.needed_bytes,
+        "n_ctx": wanted.n_ctx,
+        "speculation": wanted.mode.name,
+        "cache": "/".join(wanted.kv),
+        "fits": fits,
+        "least_bytes": looked.least_bytes,
+    }
+
+
+def _in_words(found: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Return parameters, size, memory and what fits, for people."""
+    if found["bytes"] is None:
+        return ("", "", "", "not known before it is looked at")
+    sizes = (in_short(found["parameters"]), format_size(found["bytes"]))
+    if found["memory_bytes"] is None:
+        return (*sizes, "", f"with llama.cpp alone: {how_to_install('llama')}")
+    fits = found["fits"]
+    if fits is None:
+        return (*sizes, format_size(found["memory_bytes"]), f"no, from {format_size(found['least_bytes'])} on")
+    less = [f"speculation {fits['speculation']}"] if fits["speculation"] != found["speculation"] else []
+    less += [f"a context of {fits['n_ctx']:,}"] if fits["n_ctx"] < found["n_ctx"] else []
+    less += [f"{fits['held_experts']} experts of a layer in memory"] if fits["held_experts"] else []
+    less += [f"a cache of {fits['cache']}"] if fits["cache"] != found["cache"] and not less else []
+    if fits["memory_bytes"] < found["memory_bytes"]:
+        less = less or ["prompts read in smaller pieces"]
+    return (*sizes, format_size(found["memory_bytes"]), f"with {' and '.join(less)}" if less else "yes")
 
 
 def _asked(name: str, values: dict[str, Any]) -> Wanted:

@@ -16,8 +16,8 @@ from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_inter
 from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.options import LOAD_OPTIONS, LoadKeywords, LoadOptions, StrPath
-from edge_spec.controller.plan import Plan, PlanReport, choose, make_plan, report
-from edge_spec.controller.request import Request, given_roles, request_of
+from edge_spec.controller.plan import Outlook, Plan, PlanReport, choose, make_plan, outlook, report
+from edge_spec.controller.request import Request, given_roles, request_of, request_of_files
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.engines.registry import engines
 from edge_spec.engines.tokenizers import BudgetedGrammars
@@ -27,13 +27,14 @@ from edge_spec.generation.reader import in_a_thread
 from edge_spec.library.stores import locate, name_of
 from edge_spec.memory import usage
 from edge_spec.memory.budget import Budget, budget_of
+from edge_spec.memory.ledger import loaded
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
-from edge_spec.models import inspect, resolve, resolve_family
+from edge_spec.models import ModelFile, inspect, resolve, resolve_family
 from edge_spec.options import documented
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["AwaitedModel", "aload", "load", "plan", "possible_modes"]
+__all__ = ["AwaitedModel", "aload", "load", "plan", "plan_files", "possible_modes"]
 
 
 @documented(LOAD_OPTIONS)
@@ -90,8 +91,8 @@ def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Open
 
 
 def _with_libraries(budget: Budget) -> Budget:
-    """Return a budget with the engines whose libraries the process holds."""
-    return replace(budget, libraries=_loaded())
+    """Return a budget with the engines whose libraries the process holds, and the models that it has loaded."""
+    return replace(budget, libraries=_loaded(), loaded=loaded())
 
 
 def _loaded() -> frozenset[str]:
@@ -175,14 +176,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     request = request_of(asked, read_file)
     with require_sound(request.readers, cache_dir=asked.folder):
         pass  # nothing to do meanwhile: what it refuses is not planned
-    budget = _with_libraries(budget_of(None))
-    if held_bytes is not None:
-        # What is free is free for that process as well.
-        free_bytes = budget.budget_bytes - budget.held_bytes
-        budget = Budget(budget_bytes=held_bytes + free_bytes, held_bytes=held_bytes, is_limit=False)
-    if asked.memory_bytes is not None:
-        # Whether or not this device has so much.
-        budget = replace(budget, budget_bytes=asked.memory_bytes, is_limit=True, notes=())
+    budget = _budget_of(asked, held_bytes)
     openers = {each: each.opener(cache_dir=asked.folder, only_look=True) for each in request.in_question}
     found = make_plan(request, budget, openers)
     requests = (request, *_other_requests(asked, read_file))
@@ -197,6 +191,33 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     measurements = Measurements(asked.folder, files)
     instead = dict(_with_other_engines(request, found, budget))
     return report(found, _frugal(requests, budget), named, measurements, sum(written.values()), instead)
+
+
+def plan_files(files: Mapping[str, ModelFile], *, held_bytes: int | None = None, **options: Any) -> Outlook:
+    """Return what ``load`` would do with models that are not there, as far as their headers tell.
+
+    Args:
+        files: by role.
+        held_bytes, **options: as for ``plan``.
+
+    Raises:
+        UnsupportedModel: no engine runs it that is installed. SettingsError: as ``load``.
+    """
+    asked = LoadOptions.of(None, options)
+    return outlook(request_of_files(files, asked), _budget_of(asked, held_bytes))
+
+
+def _budget_of(asked: LoadOptions, held_bytes: int | None) -> Budget:
+    """Return the budget for a process that holds so many bytes, without libraries of engines; for this one if None."""
+    budget = _with_libraries(budget_of(None))
+    if held_bytes is not None:
+        # What is free is free for that process as well.
+        free_bytes = budget.budget_bytes - budget.held_bytes
+        budget = Budget(budget_bytes=held_bytes + free_bytes, held_bytes=held_bytes, is_limit=False)
+    if asked.memory_bytes is not None:
+        # Whether or not this device has so much.
+        budget = replace(budget, budget_bytes=asked.memory_bytes, is_limit=True, notes=())
+    return budget
 
 
 def _with_other_engines(request: Request, found: Plan, budget: Budget) -> Iterator[tuple[str, Candidate]]:
@@ -259,7 +280,7 @@ def _opened(
     """
     measurements = Measurements(folder, request.files)
     models = OpenModels(
-        request.files, planned.chosen, openers, planned.ledger(), folder=_on_disk(folder), measurements=measurements
+        request.files, planned.chosen, openers, planned.ledger(name), folder=_on_disk(folder), measurements=measurements
     )
     try:
         return _text_model(models, request, planned.notes, watch, name)

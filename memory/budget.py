@@ -167,6 +167,7 @@ class Budget:
         budget_bytes: in total, including what it holds already.
         held_bytes: what it holds already.
         libraries: names of those among it that models need as well.
+        loaded: names of models among it, and what each holds.
         is_limit: whether the user named it, so that the whole process has to stay within it while it runs. One that
             nobody named only says what to load: the program around the model may allocate whatever the system has.
         notes: sentences that the user should know.
@@ -175,6 +176,7 @@ class Budget:
     budget_bytes: int
     held_bytes: int
     libraries: frozenset[str] = frozenset()
+    loaded: tuple[tuple[str, int], ...] = ()
     is_limit: bool = True
     notes: tuple[str, ...] = ()
 

@@ -6,13 +6,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
+from weakref import ref
 
 from edge_spec.errors import BudgetExceeded, Sentence
 from edge_spec.memory.budget import format_size
 from edge_spec.memory.usage import Usage
 
-__all__ = ["Ledger", "Line"]
+__all__ = ["Ledger", "Line", "loaded"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +34,53 @@ class Line:
     measured_bytes: int | None = None
 
 
+_PROCESS = "process"
+"""The owner of what is no model's."""
+
+
+class _Named:
+    """The ledgers of this process that have names, as long as anybody holds them. Usable from any thread."""
+
+    def __init__(self) -> None:
+        self._ledgers: list[tuple[str, ref[Ledger]]] = []
+        self._lock = threading.Lock()
+
+    def add(self, name: str, ledger: Ledger) -> None:
+        with self._lock:
+            self._ledgers = [each for each in self._ledgers if each[1]() is not None]
+            self._ledgers.append((name, ref(ledger)))
+
+    def discard(self, ledger: Ledger) -> None:
+        with self._lock:
+            self._ledgers = [each for each in self._ledgers if each[1]() is not ledger]
+
+    def __iter__(self) -> Iterator[tuple[str, Ledger]]:
+        with self._lock:
+            known = [(name, reference()) for name, reference in self._ledgers]
+        return iter([(name, ledger) for name, ledger in known if ledger is not None])
+
+
+@cache
+def _named() -> _Named:
+    return _Named()
+
+
+def loaded() -> tuple[tuple[str, int], ...]:
+    """Return the models that this process has loaded, by name, and what each holds by its ledger, the largest first."""
+    held = [(name, ledger.model_bytes) for name, ledger in _named()]
+    return tuple(sorted((each for each in held if each[1]), key=lambda each: -each[1]))
+
+
 class Ledger:
     """Lines under one limit. Usable from any thread.
 
     Args:
         budget_bytes: what all lines together, and the reserve, may take; None for no limit.
         reserve: the part of the budget that is kept free.
+        name: what people call the model that it counts, see ``loaded``; empty for one that is not told of.
     """
 
-    def __init__(self, budget_bytes: int | None = None, *, reserve: int = 0) -> None:
+    def __init__(self, budget_bytes: int | None = None, *, reserve: int = 0, name: str = "") -> None:
         if reserve < 0 or (budget_bytes is not None and budget_bytes < reserve):
             raise ValueError(f"a budget of {budget_bytes} with a reserve of {reserve}")
         self.budget_bytes = budget_bytes
@@ -50,6 +90,8 @@ class Ledger:
         self._gauges: dict[tuple[str, str], Callable[[], int]] = {}
         self._lent: dict[tuple[str, str], Line] = {}
         self._lock = threading.RLock()
+        if name:
+            _named().add(name, self)
 
     def __repr__(self) -> str:
         limit = "no limit" if self.budget_bytes is None else f"a budget of {format_size(self.budget_bytes)}"
@@ -69,6 +111,11 @@ class Ledger:
     def held_bytes(self) -> int:
         """The sum of all lines; they are summed nowhere else."""
         return sum(line.predicted_bytes for line in self)
+
+    @property
+    def model_bytes(self) -> int:
+        """What its models hold, with what they keep of texts."""
+        return sum(line.predicted_bytes for line in self if line.owner != _PROCESS)
 
     @property
     def left_bytes(self) -> int | None:
@@ -171,6 +218,10 @@ class Ledger:
             for key in gone:
                 self._gauges.pop(key, None)
             return sum(self._lines.pop(key).predicted_bytes for key in gone)
+
+    def retire(self) -> None:
+        """Tell others no longer that its model is loaded; its lines stay to be read."""
+        _named().discard(self)
 
     def check_integrity(self) -> None:
         """Check that no line is negative or under a wrong name, and that together they respect the limit.

@@ -155,5 +155,14 @@ def test_documents_name_files_that_exist(document: str) -> None:
         assert any((place / path).exists() for place in places), path
 
 
+def test_the_page_on_benchmarks_names_every_script() -> None:
+    said = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    scripts = [path for kind in ("*.py", "*.c") for path in (ROOT / "benchmarks").rglob(kind)]
+    assert scripts
+    for path in scripts:
+        # With its folder: two may have the same name.
+        assert re.search(rf"`{re.escape(path.relative_to(ROOT / 'benchmarks').as_posix())}[` ]", said), path
+
+
 def test_the_page_on_the_architecture_stays_a_page() -> None:
     assert len((ROOT / "docs" / "architecture.md").read_text("utf-8").splitlines()) <= 80

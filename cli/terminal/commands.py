@@ -13,7 +13,7 @@ import click
 from edge_spec.cli.terminal import settings
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.files import is_same, path_of
-from edge_spec.cli.terminal.status import choice_lines, counted, memory_lines, statistics_lines
+from edge_spec.cli.terminal.status import came_back, choice_lines, memory_lines, statistics_lines
 from edge_spec.errors import SettingsError
 
 __all__ = ["COMMANDS", "Command", "find"]
@@ -142,7 +142,7 @@ def _load(conversation: Conversation, argument: str) -> None:
         session = autosave.load(conversation.session.model, path, here=autosave.is_named)
     conversation.take(session)
     where = "; it is saved there from now on" if autosave.is_named else ""
-    conversation.display.notice(f"{counted(session.n_turns, 'question')} from {path}{where}")
+    conversation.display.notice(f"{came_back(session, path)}{where}")
 
 
 def _system(conversation: Conversation, argument: str) -> None:

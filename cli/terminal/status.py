@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from textwrap import shorten
+
 from edge_spec.chat import ChatSession
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.cli.output import decision_lines, what_drafts
+from edge_spec.cli.printing import one_line
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import format_size, probe, usage
 
-__all__ = ["choice_lines", "counted", "memory_lines", "statistics_lines", "status_line"]
+__all__ = ["came_back", "choice_lines", "counted", "memory_lines", "statistics_lines", "status_line"]
 
 _WIDEST_BAR = 30
+_SHOWN = 60
+"""Letters of a question."""
 
 
 def counted(n: int, what: str) -> str:
     """Return a number of things; the plural ends in s."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def came_back(session: ChatSession, path: Path) -> str:
+    """Return what a conversation that was read from a file is about: how many questions, and the last one."""
+    asked = [message.content for message in session.messages if message.role == "user"]
+    last = f"; the last: {shorten(one_line(' '.join(asked[-1].split())), _SHOWN, placeholder=' ...')}" if asked else ""
+    return f"{counted(session.n_turns, 'question')} from {path}{last}"
 
 
 def status_line(model: ChatModel, reply: Reply | None, n_used: int) -> str:

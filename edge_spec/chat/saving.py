@@ -217,7 +217,20 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 
 def _damaged(path: StrPath) -> StateError:
+    if _is_transcript(Path(path)):
+        return StateError(
+            f"{path} is a transcript, which is only for reading", hint="load what was saved as a conversation (.chat)"
+        )
     return StateError(f"{path} is damaged, or not a conversation", hint="load another file")
+
+
+def _is_transcript(path: Path) -> bool:
+    """Return whether a file begins as what ``to_markdown`` or ``to_json`` returns."""
+    begins = [f"## {title}\n".encode() for title in _TITLES.values()]
+    with suppress(OSError), open_regular(path) as file:
+        head = file.read(64)
+        return head.startswith(tuple(begins)) or head.split()[:2] == [b"{", b'"messages":']
+    return False
 
 
 _TITLES = {"system": "System", "user": "You", "assistant": "Assistant", "tool": "Tool"}

@@ -216,11 +216,13 @@ class Estimates(ExitStack):
 
     def _texts_bytes(self, engines: Engines, models: Mapping[str, ModelSettings]) -> int:
         """Return what the texts take that there should be room for, in the target and in the drafters' models."""
+        if self._n_texts == 1:
+            return 0
         n_bytes = {
             role: engine.texts_bytes(self._files[role], models[role], self._n_texts) for role, engine in engines.items()
         }
         # Where the target holds one text, its drafters do, too.
-        return sum(n_bytes.values()) if self._n_texts > 1 and n_bytes["target"] else 0
+        return sum(n_bytes.values()) if n_bytes["target"] else 0
 
 
 def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidate]]:

@@ -161,6 +161,7 @@ class OpenModels:
             model.close()
         for opener in self._openers.values():
             opener.close()
+        self.ledger.retire()
 
     # Going from one candidate to another.
 

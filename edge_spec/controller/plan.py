@@ -31,7 +31,7 @@ from edge_spec.memory.budget import Budget
 from edge_spec.models.model_file import CTX_STEP
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["Plan", "PlanReport", "choose", "make_plan", "notes_of", "refusal", "report"]
+__all__ = ["Outlook", "Plan", "PlanReport", "choose", "make_plan", "notes_of", "outlook", "refusal", "report"]
 
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
@@ -75,8 +75,14 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
             yield Sentence("it runs with {it}, which is slower, {budget}", it=Arguments({name: value}), budget=budget)
 
 
-def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> BudgetExceeded:
-    """Return the error for a request of which nothing fits, with what would fit."""
+def refusal(
+    request: Request, estimates: Estimates, error: BudgetExceeded, budget: Budget | None = None
+) -> BudgetExceeded:
+    """Return the error for a request of which nothing fits, with what would fit.
+
+    Args:
+        budget: says which models the process holds already.
+    """
     nearest, needed_bytes = _nearest(request, estimates, error.allowed_bytes), error.needed_bytes
     if nearest is not None:
         changes = Arguments(_changes(request, nearest))
@@ -89,6 +95,15 @@ def refusal(request: Request, estimates: Estimates, error: BudgetExceeded) -> Bu
         shown = f"context {fits.n_ctx}, cache {'/'.join(fits.kv)}; {format_size(fits.base_bytes)} without the model"
         hint = Sentence(
             "raise {memory}, the minimum is {size} ({shown})", size=format_size(fits.needed_bytes), shown=shown
+        )
+    if budget is not None and budget.loaded:
+        # Caches are planned for a full context, and need not all be there yet.
+        told = " and ".join(f"{format_size(n_bytes)} for {name}" for name, n_bytes in budget.loaded)
+        hint = Sentence(
+            "{hint}; this process holds {held} already, up to {told}: {close()} what is not needed",
+            hint=hint,
+            held=format_size(budget.held_bytes),
+            told=told,
         )
     return BudgetExceeded(what, needed_bytes=needed_bytes, allowed_bytes=error.allowed_bytes, hint=hint)
 
@@ -141,9 +156,13 @@ class Plan:
     runners_up: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def ledger(self) -> Ledger:
-        """Return a ledger with the budget, its reserve, and what the process holds besides models and drafters."""
-        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes))
+    def ledger(self, name: str = "") -> Ledger:
+        """Return a ledger with the budget, its reserve, and what the process holds besides models and drafters.
+
+        Args:
+            name: of the model, see ``Ledger``.
+        """
+        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes), name=name)
         ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
         ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
         if self.chosen.reading_bytes:
@@ -187,22 +206,54 @@ class PlanReport(Plan):
         return {stage: gain.speed_up for stage, gain in self.gains.items() if gain.is_sure}
 
 
-def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]) -> Plan:
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What can be said of models that are not there.
+
+    Attributes:
+        wanted: the first choice, whatever it needs.
+        here: what fits the budget; None if nothing does.
+        least_bytes: the smallest budget that anything fits.
+    """
+
+    wanted: Candidate
+    here: Candidate | None
+    least_bytes: int
+
+
+def outlook(request: Request, budget: Budget) -> Outlook:
+    """Return how models would run of which only the shapes are known; no library is asked.
+
+    Raises:
+        SettingsError: what was asked for contradicts a model.
+    """
+    with Estimates(request.files, budget=budget, n_texts=request.n_texts, rough=True) as estimates:
+        wanted = next(candidates(request, estimates))[0]
+        if wanted.needed_bytes <= budget.budget_bytes:
+            return Outlook(wanted=wanted, here=wanted, least_bytes=wanted.needed_bytes)
+        least = smallest_of(frugal(request, estimates))["fits"]
+    fits = least.needed_bytes <= budget.budget_bytes
+    here = make_plan(request, budget, {}, rough=True).chosen if fits else None
+    return Outlook(wanted=wanted, here=here, least_bytes=least.needed_bytes)
+
+
+def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener], *, rough: bool = False) -> Plan:
     """Return the best way to run a request within a budget.
 
     Args:
-        openers: make what has to be made once for a file, which can fail.
+        openers: make what has to be made once for a file, which can fail; nothing is, where an engine has none.
+        rough: ask no library, for files that are not there.
 
     Raises:
         BudgetExceeded: nothing fits; the error says what would, and from which budgets on.
         SettingsError: what was asked for contradicts a model.
     """
-    with Estimates(request.files, budget=budget, n_texts=request.n_texts) as estimates:
+    with Estimates(request.files, budget=budget, n_texts=request.n_texts, rough=rough) as estimates:
         while True:
             try:
                 found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)
             except BudgetExceeded as error:
-                raise refusal(request, estimates, error) from None
+                raise refusal(request, estimates, error, budget) from None
             found = _with_more_experts(found, request.target.experts[0], estimates)
             found = _with_more_context(found, request.max_n_ctx, estimates)
             failures = dict(_failures(request, found.chosen, openers))
@@ -320,7 +371,7 @@ def _failures(request: Request, chosen: Candidate, openers: Mapping[Engine, Open
     """Roles whose file cannot be prepared for the engine that was chosen, where there is another one, and why."""
     for role, engine in chosen.engines.items():
         first, *others = request.engines[role]
-        if others and engine is first:
+        if others and engine is first and engine in openers:
             why = openers[engine].prepare(request.files[role])
             if why is not None:
                 yield role, why

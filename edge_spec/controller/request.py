@@ -15,7 +15,7 @@ from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, re
 from edge_spec.models.heads import is_own_head, reads, require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 
-__all__ = ["Request", "fallbacks", "given_roles", "request_of"]
+__all__ = ["Request", "fallbacks", "given_roles", "request_of", "request_of_files"]
 
 _MIN_N_CTX = 256
 """No context is made shorter than this for lack of memory."""
@@ -138,6 +138,24 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
     """
     family = resolve_family(asked.model)
     mode, files, note = _mode_and_files(family, asked, read_file)
+    return _request(asked, mode, files, notes=(note, family.note))
+
+
+def request_of_files(files: Mapping[str, ModelFile], asked: LoadOptions) -> Request:
+    """Return what options of ``load`` ask of models that are not there, of which the headers are known.
+
+    Args:
+        files: by role.
+
+    Raises:
+        UnsupportedModel, SettingsError: see ``load``.
+    """
+    mode = mode_of("auto", given=frozenset(files) - {"target"})
+    return _request(asked, mode, {"target": files["target"], **{role: files[role] for role in mode.needs}})
+
+
+def _request(asked: LoadOptions, mode: Mode, files: dict[str, ModelFile], *, notes: tuple[str, ...] = ()) -> Request:
+    """Return what is asked for of some files, by role."""
     target, limit = files["target"], asked.draft_limit
     wanted = asked.n_ctx or asked.min_n_ctx
     settings = settings_of(wanted or _n_ctx(target), asked.settings)
@@ -163,12 +181,12 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
         n_texts=asked.texts,
         draft_limit=limit,
         next_limit=asked.next_limit,
-        notes=tuple(filter(None, (note, plainly, *_notes(family, target, settings), *_slow(files, engines)))),
+        notes=tuple(filter(None, (*notes, plainly, *_notes(target, settings), *_slow(files, engines)))),
     )
 
 
-def _notes(family: Family, target: ModelFile, settings: ModelSettings) -> Iterator[str]:
-    """Yield what the user should know of the files and of what cannot be as asked for."""
+def _notes(target: ModelFile, settings: ModelSettings) -> Iterator[str]:
+    """Yield what the user should know of what cannot be as asked for."""
     for name, n in zip(("n_threads", "n_threads_batch"), settings.threads, strict=True):
         if (asked := getattr(settings, name)) > n:
             yield Sentence(
@@ -176,8 +194,6 @@ def _notes(family: Family, target: ModelFile, settings: ModelSettings) -> Iterat
                 asked=asked,
                 n=n,
             )
-    if family.note:
-        yield family.note
     trained = target.n_ctx_train
     if 0 < trained < settings.n_ctx:
         said = "{file} was trained for {trained} tokens, not {asked}; {instead} avoids that"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from edge_spec.errors import ModelFileError
 from edge_spec.library.download import RemoteFile
 from edge_spec.library.finding import Pull
 from edge_spec.library.hub import Hub
 from edge_spec.library.names import file_called
 from edge_spec.models.gguf.header import header_of
 
-__all__ = ["preview"]
+__all__ = ["named_as_asked", "preview"]
 
 _LEAST_BYTES = 1 << 20
 """Of a request: each takes about as long as that."""
@@ -30,18 +33,42 @@ def preview(pull: Pull, hub: Hub, folder: Path) -> dict[str, Path]:
     """
     found = {}
     for role, files in pull.files.items():
-        paths = [
-            folder / role / file_called(file.name, role, number, len(files)) for number, file in enumerate(files, 1)
-        ]
+        paths = _paths(pull, folder, role)
         for file, path in zip(files, paths, strict=True):
             if file.local is not None:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             remote = _Remote(hub, file)
-            header = header_of(cast(BinaryIO, remote), path, file.n_bytes)
+            with named_as_asked(pull, folder):
+                header = header_of(cast(BinaryIO, remote), path, file.n_bytes)
             _write_with_hole(path, bytes(remote.held[: header.data_offset]), file.n_bytes)
         found[role] = files[0].local or paths[0]
     return found
+
+
+@contextmanager
+def named_as_asked(pull: Pull, folder: Path) -> Iterator[None]:
+    """Name files as those that they are previews of, in errors that say why a file is no model.
+
+    Args:
+        pull, folder: as given to ``preview``.
+    """
+    try:
+        yield
+    except ModelFileError as error:
+        message = error.message
+        for role, files in pull.files.items():
+            for path, file in zip(_paths(pull, folder, role), files, strict=True):
+                message = message.replace(str(path), file.address or f"{file.repo}:{file.path}")
+        if message == error.message:
+            raise
+        raise type(error)(message, hint="nothing was fetched; choose another file or another model") from error
+
+
+def _paths(pull: Pull, folder: Path, role: str) -> list[Path]:
+    """Return where the previews of a role's files lie."""
+    files = pull.files[role]
+    return [folder / role / file_called(file.name, role, number, len(files)) for number, file in enumerate(files, 1)]
 
 
 def _write_with_hole(path: Path, content: bytes, n_bytes: int) -> None:

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from difflib import get_close_matches
 from pathlib import Path
 
 from edge_spec.engines.base import Progress
@@ -21,7 +22,7 @@ from edge_spec.library.finding import Pull
 from edge_spec.library.hub import Hub
 from edge_spec.library.names import file_called
 from edge_spec.library.partial import FOLDER, Partial
-from edge_spec.library.stores import all_models
+from edge_spec.library.stores import all_models, own_models
 from edge_spec.library.user_folder import named_in
 from edge_spec.models.catalogue import MANIFEST, family_names
 from edge_spec.models.split_files import is_gguf
@@ -212,7 +213,9 @@ def remove(name: str, folder: Path) -> int:
     if path is None and name in family_names():
         raise ModelNotFound(f"{name} comes with edge-spec", hint="it is removed with the package only")
     if path is None:
-        raise ModelNotFound(f"{folder} holds no model {name!r}", hint="`edge-spec list` shows what it holds")
+        near = get_close_matches(name, [each.name for each in own_models(folder)], 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise ModelNotFound(f"{folder} holds no model {name!r}", hint=f"{meant}`edge-spec list` shows what it holds")
     if path.is_dir() and not (path / MANIFEST).is_file():
         # The model folder may be any folder, even a home folder: remove only what is certainly a model.
         raise ModelNotFound(f"{path} has no {MANIFEST}", hint="remove the folder yourself if it is a model")

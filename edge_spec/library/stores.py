@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from edge_spec.errors import EdgeSpecError, ModelNotFound
@@ -81,26 +82,38 @@ def name_of(model: str | os.PathLike[str] | None) -> str:
 
 
 def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found | None:
-    """Return the model of a name; None for a path, a name of the package, and for what nobody knows.
+    """Return the model of a name; None for a path, a name of the package, and for what resembles no name.
 
     Args:
         own: the user's folder; if None, the one that the environment or the settings name.
         environment: variables, which say where programs keep their models.
 
     Raises:
-        ModelNotFound: it is not on this computer, and ``edge-spec pull`` knows where it is.
+        ModelNotFound: it is not on this computer, and ``edge-spec pull`` knows where it is, or another name was meant.
     """
     if name in family_names() or _exists(name):
         return None
-    path = named_in(own or model_folder(environment), name)
+    folder = own or model_folder(environment)
+    path = named_in(folder, name)
     if path is not None:
         return Found(name, path, _OWN)
     others = list(_of_others(environment))
     short = (each for each in others if each.store == _OLLAMA and each.name == name + _LATEST)
     found = next((each for each in others if each.name == name), None) or next(short, None)
-    if found is None and name in read_catalogue():
+    if found is not None:
+        return found
+    catalogue = read_catalogue()
+    if name in catalogue:
         raise ModelNotFound(f"the model {name} is not on this computer", hint=f"fetch it: edge-spec pull {name}")
-    return found
+    here = [*family_names(), *(each.name for each in (*own_models(folder), *others))]
+    near = get_close_matches(name, (*here, *catalogue), 1)
+    if near:
+        fetch = "" if near[0] in here else f" fetch it: edge-spec pull {near[0]};"
+        raise ModelNotFound(
+            f"there is no model {name!r}",
+            hint=f"did you mean {near[0]}?{fetch} `edge-spec list` shows what is here; paths work too",
+        )
+    return None
 
 
 def all_models(own: Path, environment: Mapping[str, str]) -> Iterator[Found]:

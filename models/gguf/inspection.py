@@ -50,6 +50,11 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
             f"{header.path} is a diffusion model ({facts.architecture}), which fills in a whole text at once",
             hint="choose a model that writes one token after another",
         )
+    what = _NO_TEXT.get(facts.architecture, "")
+    if what:
+        raise UnsupportedModel(
+            f"{header.path} is {what} ({facts.architecture}), which writes no text", hint="choose a language model"
+        )
     n_layers = facts.required("block_count")
     n_embd = facts.required("embedding_length")
     n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
@@ -201,6 +206,19 @@ def _require_computable(header: GGUFHeader, tensors: Iterable[TensorInfo]) -> No
             raise UnsupportedModel(
                 f"{header.path} has {key} = {value!r:.32}", hint="convert the model again with a current llama.cpp"
             )
+
+
+_ENCODERS = (
+    *("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert"),
+    *("gemma-embedding", "t5encoder"),
+)
+_NO_TEXT = {
+    **dict.fromkeys(_ENCODERS, "an embedding model"),
+    "t5": "an encoder with a decoder",
+    "clip": "a projector of images",
+    "wavtokenizer-dec": "a decoder of sounds",
+}
+"""Architectures of llama.cpp that are no models which write one token after another, and what they are."""
 
 
 class _Facts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from conversations import ASKED, converse
 
 from edge_spec import TextModel
 from edge_spec.chat import ChatSession
+from edge_spec.chat.saving import to_json, to_markdown
 from edge_spec.errors import StateError
 
 
@@ -141,3 +143,18 @@ def test_a_failed_save_leaves_the_old_file(
         session.save(tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_transcript_is_called_one(load: Callable[..., TextModel], tmp_path: Path) -> None:
+    model = load(speculation="off")
+    for system in ("Be kind.", None):
+        session = model.chat(system, seed=2, max_tokens=4)
+        session.send("Hello!").read()
+        for name, text in (("a.md", to_markdown(session.messages)), ("a.json", to_json(session.messages))):
+            (tmp_path / name).write_text(text, "utf-8")
+            with pytest.raises(StateError, match=rf"{re.escape(name)} is a transcript, which is only for reading"):
+                ChatSession.load(model, tmp_path / name)
+        session.close()
+    (tmp_path / "other.md").write_text("# Hello\n", "utf-8")
+    with pytest.raises(StateError, match="damaged, or not a conversation"):
+        ChatSession.load(model, tmp_path / "other.md")

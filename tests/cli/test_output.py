@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from edge_spec.cli import main
-from edge_spec.cli.output import print_json, print_table
+from edge_spec.cli.output import print_json, print_records, print_table
 
 COMMAND = [sys.executable, "-m", "edge_spec"]
 
@@ -149,3 +149,24 @@ def test_json_survives_every_encoding(encoding: str, monkeypatch: pytest.MonkeyP
     assert json.loads(raw.getvalue().decode(encoding)) == {"text": "Größe 🐶"}
     assert ("Größe".encode() in raw.getvalue()) == (encoding == "utf-8")
     assert raw.getvalue().endswith(os.linesep.encode())
+
+
+@pytest.mark.parametrize("columns", [40, 60, 200])
+def test_records_are_as_wide_as_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    rows = [(f"model-{n}", f"{n} B", "a reason that is longer than a narrow line has room for", "") for n in (1, 20)]
+    shown = []
+    for stream in (Screen(), io.StringIO()):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys, "stdout", stream)
+        print_records(("name", "size", "fits", "here"), rows, right=(1,))
+        shown.append(stream.getvalue().splitlines())
+    on_screen, in_pipe = shown
+    assert len(in_pipe) == 3
+    assert all(len(line) <= columns for line in on_screen)
+    assert (on_screen == in_pipe) == (columns == 200)
+    told = " ".join(" ".join(on_screen).split())
+    assert all(name in told and size in told and why in told for name, size, why, _ in rows)

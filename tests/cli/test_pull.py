@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import gguf
 import pytest
 from fake_hub import FakeHub, fake_hub
 from gguf_files import write_gguf
@@ -160,14 +161,71 @@ def test_a_drafter_is_suggested_where_none_is_asked_for(
 
 def test_without_a_name_the_catalogue_is_listed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = said(capsys, "pull")
-    assert "llama-3.2-3b *" in out and "Qwen/Qwen3-0.6B-GGUF" in out and "* never run by" in out
+    assert "llama-3.2-3b *" in out and "parameters" in out and "What fits this computer" in out
     records = [json.loads(line) for line in said(capsys, "pull", "--json").splitlines()]
-    assert all(set(each) == {"name", "target", "intermediate", "draft", "tried", "read"} for each in records)
     assert any(each["intermediate"] for each in records) and not any(each["tried"] for each in records)
+    assert {"Qwen/Qwen3-0.6B-GGUF", ""} <= {each["draft"] for each in records}
+    assert len({frozenset(each) for each in records}) == 1
+
+
+def test_the_catalogue_says_what_fits_a_budget(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {
+        memory: {each["name"]: each for each in map(json.loads, said(capsys, "pull", "--json", *asked).splitlines())}
+        for memory, asked in (("2GiB", ("--memory", "2GiB")), ("900GiB", ("--memory", "900GiB")))
+    }
+    assert "What fits 2GiB" in said(capsys, "pull", "--memory", "2GiB")
+    n_fitting = {memory: sum(each["fits"] is not None for each in models.values()) for memory, models in found.items()}
+    assert (
+        0 < n_fitting["2GiB"] < n_fitting["900GiB"] == sum(each["bytes"] is not None for each in found["2GiB"].values())
+    )
+    for each in found["2GiB"].values():
+        if each["fits"] is None and each["bytes"] is not None:
+            assert each["least_bytes"] > 2 << 30
+        elif each["fits"] is not None:
+            assert each["fits"]["memory_bytes"] <= min(2 << 30, each["memory_bytes"])
+    # What needs more than there is is not said to fit as it is.
+    for line in said(capsys, "pull", "--memory", "2GiB", "--ctx", "8192").splitlines():
+        needed = re.search(r" ([\d,]+) MiB  yes$", line)
+        assert needed is None or int(needed[1].replace(",", "")) <= 2048, line
+    large = found["900GiB"]["qwen3-4b"]
+    same = {name: large[name] for name in ("n_ctx", "speculation", "cache", "memory_bytes")}
+    assert large["n_ctx"] == 4096 and large["fits"] == {**same, "held_experts": 0}
+    longer = json.loads(said(capsys, "pull", "--json", "--memory", "900GiB", "--ctx", "16384").splitlines()[0])
+    assert longer["n_ctx"] == 16384 and longer["memory_bytes"] > found["900GiB"][longer["name"]]["memory_bytes"]
+    assert "--memory" in said(capsys, "pull", "--memory", "lots", code=2)
+
+
+@pytest.mark.parametrize("name", ["bge", "vocabulary", "no-gguf", "damaged"])
+def test_what_is_no_text_model_is_refused_by_the_name_that_was_typed(
+    hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    large = write_gguf(home / "large.gguf", n_layers=8).read_bytes()
+    empty = gguf.GGUFWriter(home / "empty.gguf", "llama")
+    empty.add_uint32("llama.block_count", 2)
+    for write in (empty.write_header_to_file, empty.write_kv_data_to_file, empty.write_tensors_to_file, empty.close):
+        write()
+    content, why = {
+        "bge": (write_gguf(home / "bge.gguf", "bert", n_layers=8).read_bytes(), "an embedding model (bert)"),
+        "vocabulary": ((home / "empty.gguf").read_bytes(), "holds no weights"),
+        "no-gguf": (b"hello" * 1000, "is not a GGUF file"),
+        "damaged": (large[:5000], "ends too early"),
+    }[name]
+    hub.repositories = {f"me/{name}-GGUF": {f"{name}-Q4_0.gguf": content}}
+    error = said(capsys, "pull", f"me/{name}-GGUF", "--yes", code=1)
+    assert f"error: me/{name}-GGUF:{name}-Q4_0.gguf " in error and why in error
+    assert "edge-spec-" not in error and "nothing was fetched" in error
+    assert not (home / "edge-spec" / "models" / f"{name}-Q4_0").exists()
 
 
 def test_wrong_names_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the catalogue has no model 'qwen9'" in said(capsys, "pull", "qwen9", code=1)
+    for verb in ("run", "info", "plan"):
+        assert "did you mean qwen3-4b? fetch it: edge-spec pull qwen3-4b;" in said(capsys, verb, "quen3-4b", code=1)
+        assert "did you mean smollm2? `edge-spec list`" in said(capsys, verb, "smolm2", code=1)
+    (home / "edge-spec" / "models").mkdir(parents=True)
+    write_gguf(home / "edge-spec" / "models" / "my-model.gguf")
+    assert "did you mean my-model?" in said(capsys, "run", "mymodel", code=1)
+    assert "did you mean my-model?" in said(capsys, "rm", "mymodel", code=1)
     near = said(capsys, "pull", "quen3-4b", code=1)
     assert "'quen3-4b'; did you mean qwen3-4b? `edge-spec pull` lists" in near and "smollm2" not in near
     assert "--as" in said(capsys, "pull", "qwen3-4b", "--as", "../up", code=2)

@@ -90,7 +90,7 @@ def test_a_chat_as_a_person_sees_it(open_chat: Open, home: Path) -> None:
     assert said.count("> Tell me a story about a dog.") == said.count("> /stats") == 1
 
     again = open_chat("--session", "talk.chat", "-n", "24")
-    assert "1 question from talk.chat" in again.prompt()
+    assert "1 question from talk.chat; the last: Hello" in again.prompt()
     more = again.say("And then?")
     assert "read again" not in more
     again.type("\x04")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from gguf_files import write_gguf
 
+from edge_spec.errors import ModelNotFound
 from edge_spec.library.pulling import remove
 from edge_spec.library.stores import all_models, locate, name_of
 from edge_spec.models import inspect, resolve_family
@@ -174,4 +175,5 @@ def test_models_of_ollama_may_leave_out_the_usual_tag(tmp_path: Path) -> None:
     for name in ("linked", "linked:latest", "linked:1b"):
         found = locate(name, tmp_path / "own", environment)
         assert found is not None and found.path == blob
-    assert locate("linked:2b", tmp_path / "own", environment) is None
+    with pytest.raises(ModelNotFound, match=r"there is no model 'linked:2b'; did you mean linked:1b\?"):
+        locate("linked:2b", tmp_path / "own", environment)

@@ -13,6 +13,7 @@ from gguf_files import write_gguf
 from edge_spec.controller.candidates import STAGES
 from edge_spec.errors import BudgetExceeded, OutOfMemory, SettingsError
 from edge_spec.loading import load, plan
+from edge_spec.models import resolve_family
 from edge_spec.speculation.modes import MODES
 
 MIB = 1 << 20
@@ -135,3 +136,28 @@ def test_what_is_refused_is_told_what_to_change(asked: dict[str, Any]) -> None:
     asked = {name: value for name, value in asked.items() if name != "min_n_ctx" or "n_ctx" not in changes}
     asked |= changes
     assert plan("demo", memory=budget, held_bytes=HELD, **asked).chosen.needed_bytes <= budget
+
+
+def test_a_refusal_names_every_model_that_is_loaded_already() -> None:
+    """Not its own: what a model needs is stated without what others hold."""
+
+    def refused() -> str:
+        with pytest.raises(BudgetExceeded) as caught:
+            load("demo", memory=20 * MIB)
+        return str(caught.value)
+
+    small = resolve_family("demo").draft
+    assert "already" not in refused()
+    with load("demo", n_ctx=1024) as first:
+        assert re.search(r"this process holds [\d,]+ MiB already, up to \d+ MiB for demo: `close\(\)` what", refused())
+        with load(small, n_ctx=256) as second:
+            sizes = re.findall(r"(\d+) MiB for ([\w.-]+)", refused())
+            held = {model.info.name: model.ledger.model_bytes for model in (first, second)}
+            assert {name: int(size) for size, name in sizes} == {n: -(-size // MIB) for n, size in held.items()}
+            assert [name for _, name in sizes] == sorted(held, key=lambda name: -held[name])
+            # A process of its own holds none of them.
+            with pytest.raises(BudgetExceeded) as caught:
+                plan("demo", memory=20 * MIB, held_bytes=HELD)
+            assert "already" not in str(caught.value)
+        assert len(re.findall(r"MiB for ", refused())) == 1
+    assert "already" not in refused()

@@ -112,4 +112,4 @@ def test_the_tokenizer_of_a_gguf_takes_what_is_planned(tmp_path: Path, n_tokens:
     )
     held, planned, peak, planned_peak = map(int, done.stdout.split())
     for measured, expected in ((held, planned), (peak, planned_peak)):
-        assert abs(measured - expected) < max(0.2 * expected, 4 << 20), done.stdout
+        assert abs(measured - expected) < max(0.12 * expected, 4 << 20), done.stdout
