@@ -109,11 +109,9 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
 
 
 class Resumable(Protocol):
-    """A conversation made of the messages in a file; see ``ChatSession``."""
+    """A conversation made of the messages in a file."""
 
-    departs: bool
-
-    def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None) -> None:
+    def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None, *, departs: bool) -> None:
         """Take over its places in tokens, and its caches."""
 
 
@@ -137,18 +135,18 @@ def restore(
         if saved.get("file") != dict(model.profile.facts).get("file"):
             on_notice(f"{path} was saved with another model; {_READ_AGAIN}")
             return session
-        caches = None
+        caches, departs = None, False
         if saved["name"] != model.profile.name:
             on_notice(f"{path} was saved with other settings of the engine; {_READ_AGAIN}")
-            session.departs = True
+            departs = True
         elif record["cached"]:
             states = _states(Path(path), model)
             if states is None:
                 on_notice(f"the caches in {path} are damaged, or do not fit the memory; {_READ_AGAIN}")
-                session.departs = True
+                departs = True
             else:
                 caches = SuspendedCaches(states=states, text=tuple(model.prompts.known(record["cached"])))
-        session.resume_at(record, caches)
+        session.resume_at(record, caches, departs=departs)
         return session
     except EdgeSpecError as error:
         raise StateError(f"{path} cannot be continued: {error.message}", hint=error.hint) from None

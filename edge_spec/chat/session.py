@@ -28,8 +28,8 @@ __all__ = ["ChatKeywords", "ChatSession"]
 StrPath = str | os.PathLike[str]
 
 _READ_AGAIN = (
-    "what the model had computed of this conversation could not be kept, so it is read again: from here on it "
-    "may differ from the same conversation alone; more memory or fewer conversations at a time avoid that"
+    "what the model had computed of this conversation was not kept, so it is read again: from here on it may differ "
+    "from the same conversation alone; more memory, fewer conversations at a time, and saving caches with it avoid that"
 )
 
 
@@ -64,6 +64,7 @@ class ChatSession:
     Attributes:
         was_read: the models have read it, so that reading it again deserves a notice.
         departs: answers may differ from those of the same conversation undisturbed; their identity is ``rounding``.
+        moves: where the window started after each time that what the caches hold was moved, ascending; see ``Window``.
 
     Raises:
         PromptError: the model has no chat template, or the template refuses the messages.
@@ -86,6 +87,7 @@ class ChatSession:
         self.on_notice = on_notice
         self.on_progress = on_progress
         self.was_read = self.departs = False
+        self.moves: tuple[int, ...] = ()
         self._model = model
         self._tokenizer = ConversationTokenizer(model, template_options or {})
         self._lock = threading.RLock()
@@ -281,11 +283,14 @@ class ChatSession:
         """Return all but the caches, as plain values."""
         with self._lock:
             conversation, template_options = self._conversation.to_json(), self._tokenizer.template_options
-            values = {**conversation, "options": self._options, "template_options": template_options}
-            return {**values, "departs": True} if self.departs else values
+            caches = {"was_read": self.was_read, "departs": self.departs, "moves": list(self.moves)}
+            return {**conversation, **caches, "options": self._options, "template_options": template_options}
 
-    def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None) -> None:
+    def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None, *, departs: bool) -> None:
         """Take tokens and places over from ``to_json`` of a session with the same messages and vocabulary.
+
+        Args:
+            departs: the caches could not be used, of which a notice has been given.
 
         Raises:
             StateError: they do not fit together.
@@ -295,8 +300,12 @@ class ChatSession:
             known(turn["rest"])
         with self._lock:
             self._conversation = self._conversation.located(values, known(values["tokens"]))
-            self.was_read = caches is not None
-            self.departs = self.departs or values.get("departs") is True
+            # Earlier versions did not say.
+            window = self._conversation.window
+            self.moves = tuple(map(int, values.get("moves", window.moved)))
+            was_read = values.get("was_read", bool(values["turns"])) is True
+            self.was_read = not departs and (caches is not None or was_read)
+            self.departs = departs or values.get("departs") is True
         if caches is not None:
             self._model.texts.suspend(self, caches)
 
@@ -312,6 +321,7 @@ class ChatSession:
         self._conversation = self._tokenizer.read([*messages])
         self._model.texts.release(self)
         self.was_read = self.departs = False
+        self.moves = ()
 
     def _ask(self, before: Conversation, text: str, options: Mapping[str, Any]) -> Reply:
         question = Message(role="user", content=text)
@@ -360,20 +370,22 @@ class _Answer(Context):
         # Once the answer is being written. Before, the models may still have that of another reply.
         self._sampler: Sampler | None = None
         self.shares = not self._window.n_forgotten
+        # Of this answer: the session's may be another one later.
+        self._departs = session.departs
 
     @property
     def departs(self) -> bool:
-        return self.session.departs
+        return self._departs
 
     @departs.setter
     def departs(self, departs: bool) -> None:
-        self.session.departs = departs
+        self._departs = self.session.departs = departs
 
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         self._window.fit(n_tokens, n_ctx)
 
     def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
-        if self._window.fit(len(text), kept.model.n_ctx) is not None:
+        if self._window.n_forgotten or self._window.fit(len(text), kept.model.n_ctx) is not None:
             # What is moved must be what this conversation has read, or nothing: another text's cells are not.
             twin, n = None, 0
         return super().enter(kept, owner, text, twin, n)
@@ -381,14 +393,20 @@ class _Answer(Context):
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
     ) -> None:
-        window = self._window
-        if not resumed:
-            speculator.forget()
-            # Cells that were moved have bits that reading does not give.
-            if self.session.was_read and not (self.shares and speculator.model.capabilities.reuse_step == 1):
-                notice(_READ_AGAIN, departs=True)
-        self.session.was_read = True
+        session, window = self.session, self._window
         start = window.fit(len(text), speculator.model.n_ctx)
+        if resumed and [place for place in session.moves if place > window.start] not in ([], [start]):
+            # They were moved for an answer that is no longer part of the conversation.
+            speculator.replace(window.head, ())
+            resumed = False
+        elif not resumed:
+            speculator.forget()
+        if not resumed:
+            # Cells that were moved have bits that reading does not give.
+            if session.was_read and not (self.shares and speculator.model.capabilities.reuse_step == 1):
+                notice(_READ_AGAIN, departs=True)
+            session.moves = window.moved
+        session.was_read = True
         if start is not None:
             self._move(speculator, start, notice)
         speculator.begin(window.seen(text), sampler, reuse=True)
@@ -420,8 +438,11 @@ class _Answer(Context):
 
     def _move(self, speculator: Speculator, start: int, notice: Notice) -> None:
         head, forgotten = self._window.head, start - self._window.start
-        if head + forgotten < len(speculator.text):
-            speculator.cut(head, head + forgotten)
+        # What is asked again finds the caches moved already.
+        if start not in self.session.moves:
+            if head + forgotten < len(speculator.text):
+                speculator.cut(head, head + forgotten)
+            self.session.moves = (*self.session.moves, start)
         self._window.start, self.shares = start, False
         if self._sampler is not None:
             self._sampler.forget(forgotten)

@@ -36,6 +36,11 @@ class Window:
         """Tokens that the model does not see."""
         return self.start - self.head
 
+    @property
+    def moved(self) -> tuple[int, ...]:
+        """The places to which what is read from here on has been moved: where it starts, unless the model sees all."""
+        return (self.start,) if self.n_forgotten else ()
+
     def seen(self, tokens: Sequence[int]) -> list[int]:
         """Return what the model sees of a conversation."""
         return [*tokens[: self.head], *tokens[self.start :]]
