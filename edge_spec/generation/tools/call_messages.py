@@ -8,7 +8,7 @@ from json import dumps
 from typing import Any
 
 from edge_spec.generation.control_names import WrittenText
-from edge_spec.server.call_syntax import HERMES, CallSyntax
+from edge_spec.generation.tools.syntax import HERMES, CallSyntax
 
 __all__ = ["in_plain_text", "one_call_each", "with_thoughts"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from edge_spec.generation.piece_reader import PieceReader, Waiting
 from edge_spec.generation.text_stream import overlap
 from edge_spec.generation.thoughts import Thinking
-from edge_spec.server.call_syntax import CallSyntax
+from edge_spec.generation.tools.syntax import CallSyntax
 
 __all__ = ["AnswerParser", "MergedMessage"]
 

@@ -8,18 +8,10 @@ from typing import Any
 from edge_spec.errors import PromptError
 from edge_spec.generation.control_names import RenderedText, unused_character
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.server.call_messages import in_plain_text, one_call_each, with_thoughts
-from edge_spec.server.call_syntax import HERMES, CallSyntax, syntax_of
-from edge_spec.server.fields import FunctionFields
+from edge_spec.generation.tools.call_messages import in_plain_text, one_call_each, with_thoughts
+from edge_spec.generation.tools.syntax import HERMES, CallSyntax, syntax_of
 
-__all__ = ["chat_prompt", "declared"]
-
-
-def declared(function: FunctionFields) -> dict[str, Any]:
-    """Return a tool as templates show it to models."""
-    parameters = function.parameters or {"type": "object", "properties": {}}
-    values = {"name": function.name, "description": function.description or "", "parameters": parameters}
-    return {"type": "function", "function": values}
+__all__ = ["chat_prompt"]
 
 
 def chat_prompt(
