@@ -66,8 +66,8 @@ class Tool:
         function = given.get("function") if isinstance(given, Mapping) and given.get("type") == "function" else None
         if not isinstance(function, Mapping):
             raise _refused(f"[{number}] is no function")
-        values = {name: function.get(name) for name in ("name", "description", "parameters", "strict")}
-        name, kinds = values["name"], {"description": str, "parameters": Mapping, "strict": bool}
+        name, kinds = function.get("name"), {"description": str, "parameters": Mapping, "strict": bool}
+        values = {each: function.get(each) for each in kinds}
         if not isinstance(name, str) or not re.fullmatch(NAME, name):
             problem = f"[{number}] has the name {str(name)[:64]!r} and needs one of letters, digits, dots, dashes and _"
             raise _refused(problem)
@@ -78,7 +78,7 @@ class Tool:
             json.dumps(values)
         except (TypeError, ValueError, RecursionError):
             raise _refused(f"[{number}] ({name}) holds what JSON cannot write") from None
-        return cls(**values)
+        return cls(name=name, **values)
 
 
 def _refused(problem: str, hint: str = f"write it as {_FORM}") -> SettingsError:
@@ -109,7 +109,7 @@ def callable_functions(tools: Sequence[Mapping[str, Any]] | None, choice: str) -
     if twice is not None:
         raise _refused(f"has two functions named {twice}", "rename one")
     if choice not in (*CHOICES, *names):
-        hint = Sentence(f"it is one of {', '.join((*CHOICES, *names))}")
+        hint = f"give one of {', '.join((*CHOICES, *names))}"
         raise SettingsError(f"is {str(choice)[:64]!r}", argument="tool_choice", hint=hint)
     if choice == "required" and not functions:
         hint = Sentence("give {tools}, or leave it out")
