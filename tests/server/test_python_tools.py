@@ -27,7 +27,7 @@ TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": SCHEMA}},
     {"type": "function", "function": {"name": "clock"}},
 ]
-ASKED: dict[str, Any] = {"tools": TOOLS, "tool_choice": "get_weather", "parallel_tool_calls": False, "max_tokens": 60}
+ASKED: dict[str, Any] = {"tools": TOOLS, "tool_choice": "get_weather", "parallel_tool_calls": False, "max_tokens": 120}
 QUESTION = {"role": "user", "content": "Weather?"}
 FAMILIES = ("Qwen 3", "Qwen 3.5", "LFM2", "Gemma 4", "gpt-oss", "Ministral 3")
 
@@ -79,7 +79,7 @@ def called(calls: tuple[ToolCall, ...]) -> list[tuple[str, Any]]:
 def test_replies_call_what_the_server_lets_them_call(client: openai.OpenAI, model: TextModel) -> None:
     closes = closing_bias(model)
     n_calls = 0
-    for seed in range(6):
+    for seed in range(4):
         asked = {**ASKED, **closes} if seed else {**ASKED, "tool_choice": "auto", "parallel_tool_calls": True}
         reply = model.generate([QUESTION], seed=seed, **asked)
         text = "".join(text for is_thought, text in reply.parts() if not is_thought)
@@ -101,10 +101,10 @@ def test_replies_call_what_the_server_lets_them_call(client: openai.OpenAI, mode
 
 def test_a_conversation_with_results_goes_on_after_it_was_saved(model: TextModel, tmp_path: Path) -> None:
     session = model.chat("Be brief.", seed=3, **ASKED, **closing_bias(model))
-    for seed in range(3, 20):
+    for seed in range(3, 9):
         reply = session.send("Weather?", seed=seed)
         reply.read()
-        if reply.tool_calls and reply.finish_reason in ("eos", "stop"):
+        if reply.tool_calls:
             break
         session.undo()
     assert reply.tool_calls == session.messages[-1].tool_calls
@@ -224,7 +224,7 @@ def test_what_cannot_be_is_told_in_a_line(demo: TextModel, asked: Any, told: str
 
 def test_results_belong_to_calls(demo: TextModel) -> None:
     session = demo.chat(tools=TOOLS, seed=1)
-    session.send("Weather?", tool_choice="get_weather", max_tokens=60).read()
+    session.send("Weather?", tool_choice="get_weather", parallel_tool_calls=False, max_tokens=120).read()
     (call,) = session.messages[-1].tool_calls
     wrong: list[tuple[Any, str]] = [
         ([], "the call of get_weather has no result; "),
