@@ -8,7 +8,7 @@ with arguments of ``edge_spec.load``::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,14 @@ from edge_spec.cli.printing import echo
 from edge_spec.errors import EdgeSpecError, plainly
 from edge_spec.foreign import read_json
 from edge_spec.generation.options import REPLY_OPTIONS
+from edge_spec.generation.tools.calls import ToolCall
 from edge_spec.models.catalogue import family_names
+
+try:
+    from llm.parts import StreamEvent
+except ImportError:
+    # Older versions of llm have no thoughts.
+    StreamEvent = None  # type: ignore[assignment,misc]
 
 __all__ = ["EdgeSpecModel", "register_models"]
 
@@ -62,6 +69,7 @@ class EdgeSpecModel(llm.Model):
 
     can_stream = True
     supports_schema = True
+    supports_tools = True
     Options = create_model("Options", __base__=llm.Model.Options, **_OPTIONS)
 
     def __init__(self, model_id: str, arguments: dict[str, Any]) -> None:
@@ -79,23 +87,36 @@ class EdgeSpecModel(llm.Model):
 
     def execute(
         self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
-    ) -> Iterator[str]:
+    ) -> Iterator[Any]:
         """Answer a prompt that continues a conversation."""
         asked = prompt.options.model_dump(exclude_none=True)
+        tools = [_declared(tool) for tool in prompt.tools if isinstance(tool, llm.Tool)]
         try:
             reply = self._model.generate(
-                _messages(prompt, conversation), json_schema=prompt.schema, reuse=True, **asked
+                _messages(prompt, conversation), json_schema=prompt.schema, tools=tools, reuse=True, **asked
             )
             with reply:
-                yield from reply
+                for is_thought, text in reply.parts():
+                    if not is_thought:
+                        yield text
+                    elif StreamEvent is not None:
+                        yield StreamEvent(type="reasoning", chunk=text)
         except EdgeSpecError as error:
             raise llm.ModelError(error.spelled(plainly)) from error
+        for call in reply.tool_calls:
+            response.add_tool_call(llm.ToolCall(name=call.name, arguments=dict(call.arguments), tool_call_id=call.id))
         done = reply.statistics
         response.set_usage(input=done.prompt_tokens, output=done.tokens, details=done.speculation())
         response.response_json = {"seed": reply.settings.seed, "finish_reason": reply.finish_reason}
 
 
-def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list[dict[str, str]]:
+def _declared(tool: llm.Tool) -> dict[str, Any]:
+    """Return a tool in OpenAI's form."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    return {"type": "function", "function": {name: value for name, value in function.items() if value}}
+
+
+def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list[dict[str, Any]]:
     earlier = conversation.responses if conversation is not None else []
     said = [*_said(prompt, earlier)]
     # System messages of later turns are not among the messages.
@@ -106,16 +127,37 @@ def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list
     return begin + [message for message in said if message["role"] != "system"]
 
 
-def _said(prompt: llm.Prompt, earlier: Sequence[Any]) -> Iterator[dict[str, str]]:
+def _said(prompt: llm.Prompt, earlier: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield the conversation up to the prompt, also one that was continued from llm's log."""
     chain = getattr(prompt, "messages", None)
     if chain is not None:
         for message in chain:
-            texts = (getattr(part, "text", None) for part in message.parts)
-            yield {"role": message.role, "content": "".join(filter(None, texts))}
+            # Thoughts are parts of their own.
+            texts = [part.text for part in message.parts if hasattr(part, "text") and not hasattr(part, "redacted")]
+            calls = [part for part in message.parts if hasattr(part, "arguments")]
+            yield from _results(part for part in message.parts if hasattr(part, "output"))
+            if message.role != "tool":
+                yield _message(message.role, "".join(texts), calls)
         return
     # Older versions of llm have no ``messages``: rebuild them from the earlier responses.
     for response in earlier:
-        yield {"role": "user", "content": response.prompt.prompt}
-        yield {"role": "assistant", "content": response.text()}
-    yield {"role": "user", "content": prompt.prompt}
+        yield from _asked(response.prompt)
+        yield _message("assistant", response.text(), response.tool_calls())
+    yield from _asked(prompt)
+
+
+def _asked(prompt: llm.Prompt) -> Iterator[dict[str, Any]]:
+    yield from _results(prompt.tool_results)
+    if prompt.prompt or not prompt.tool_results:
+        yield _message("user", prompt.prompt)
+
+
+def _message(role: str, text: str, calls: Iterable[Any] = ()) -> dict[str, Any]:
+    made = [ToolCall(id=call.tool_call_id or "", name=call.name, arguments=call.arguments).to_json() for call in calls]
+    return {"role": role, "content": text} | ({"tool_calls": made} if made else {})
+
+
+def _results(given: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Yield results of calls as messages."""
+    for result in given:
+        yield {"role": "tool", "tool_call_id": result.tool_call_id or "", "content": result.output}

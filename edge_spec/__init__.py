@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edge_spec.errors import EdgeSpecError
     from edge_spec.generation.replies import Replies
     from edge_spec.generation.reply import Reply
+    from edge_spec.generation.tools.calls import ToolCall
     from edge_spec.loading import aload, load
     from edge_spec.model import TextModel
     from edge_spec.model_info import ModelInfo
@@ -39,6 +40,7 @@ __all__ = [
     "Statistics",
     "Text",
     "TextModel",
+    "ToolCall",
     "Tree",
     "aload",
     "load",
@@ -57,6 +59,7 @@ _HOMES = {
     "Statistics": "edge_spec.speculation.statistics",
     "Text": "edge_spec.speculation.text",
     "TextModel": "edge_spec.model",
+    "ToolCall": "edge_spec.generation.tools.calls",
     "Tree": "edge_spec.speculation.tree",
     "aload": "edge_spec.loading",
     "load": "edge_spec.loading",

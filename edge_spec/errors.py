@@ -20,6 +20,7 @@
     ├── DownloadError             a file cannot be fetched, or is not what was promised
     ├── Cancelled                 stopped by the user; everything stays usable
     ├── UnfinishedReply           another reply has to be read to its end, or closed, first
+    ├── AlreadyRead               what a reply tells once has been told
     ├── Closed                    used after close()
     ├── StateError                saved state that is damaged or belongs to another model
     └── BackendError              the library below failed in an unforeseen way
@@ -38,6 +39,7 @@ from string import Formatter
 from typing import Any
 
 __all__ = [
+    "AlreadyRead",
     "Arguments",
     "BackendError",
     "BudgetExceeded",
@@ -311,6 +313,14 @@ class UnfinishedReply(EdgeSpecError):
         super().__init__(
             f"{which} is not finished", hint=Sentence("read it to its end, or {cancel()} or {close()} it first")
         )
+
+
+class AlreadyRead(EdgeSpecError):
+    """A reply has been read to its end, and what it tells of its tokens is told once, while it is read."""
+
+    def __init__(self) -> None:
+        hint = "its words are in `reply.text`; to keep its events, list them instead of reading it otherwise"
+        super().__init__("this reply has been read, and the events of its tokens are told once", hint=hint)
 
 
 class Closed(EdgeSpecError):

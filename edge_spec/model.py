@@ -19,6 +19,8 @@ from edge_spec.generation.replies import Asked, Replies, attempts
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest, RequestBuilder
 from edge_spec.generation.session_cache import SessionCache
+from edge_spec.generation.tools.chat_prompts import prompt_tokens
+from edge_spec.generation.tools.functions import callable_functions
 from edge_spec.generation.writing import Recorder
 from edge_spec.memory.pressure import IdleWatch
 from edge_spec.model_info import ModelInfo
@@ -100,7 +102,9 @@ class TextModel(Closing):
         self.lock, self.texts = self._driver.lock, self._driver.texts
         self.ledger = self.texts.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, target.model.n_vocab)
-        self._requests = RequestBuilder(tokenizer, target.model.n_vocab, grammars, self._recommended_sampling)
+        self._requests = RequestBuilder(
+            tokenizer, target.model.n_vocab, grammars, self._recommended_sampling, chat_template or ""
+        )
         self._next_limit = next_limit
         self._earlier_texts = EarlierTexts()
         self.keep_gain = keep_gain
@@ -131,13 +135,17 @@ class TextModel(Closing):
         """Return the text of token ids, without control tokens."""
         return self.prompts.detokenize(tokens)
 
-    def prompt_of(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of a prompt, a text or messages, as ``generate`` would use it."""
-        return self.prompts.tokens_of(prompt, raw=raw)
+    def prompt_of(
+        self, prompt: Prompt, *, raw: bool = False, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """Token ids of a prompt, a text or messages, as ``generate`` would use it with these tools."""
+        return prompt_tokens(self.prompts, prompt, callable_functions(tools, "auto")[0], raw=raw)
 
-    def count_tokens(self, prompt: Prompt, *, raw: bool = False) -> int:
+    def count_tokens(
+        self, prompt: Prompt, *, raw: bool = False, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> int:
         """How many tokens of the context a prompt takes, what the chat template adds included."""
-        return len(self.prompt_of(prompt, raw=raw))
+        return len(self.prompt_of(prompt, raw=raw, tools=tools))
 
     @overload
     def generate(
@@ -188,7 +196,7 @@ class TextModel(Closing):
             raise SettingsError(Sentence("{prompt} and {tokens} are both given"), hint="give one of them")
         if tokens is None:
             assert prompt is not None
-            tokens = prompts.tokens_of(prompt, raw=asked.raw)
+            tokens = self._tokens_of(prompt, asked)
         request = self._request(prompts.known(tokens), asked)
         if n is not None:
             return self._replies(attempts([request], n), asked)
@@ -205,7 +213,7 @@ class TextModel(Closing):
         Raises:
             SettingsError, Closed.
         """
-        asked, tokens_of = ReplyOptions.of(options), self.prompts.tokens_of
+        asked = ReplyOptions.of(options)
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
             what = "one text" if isinstance(prompts, str) else type(prompts).__name__
             raise SettingsError(
@@ -217,9 +225,7 @@ class TextModel(Closing):
 
         def asked_for(prompt: Prompt) -> Asked:
             try:
-                return Asked(
-                    settings=settings, request=self._request(tokens_of(prompt, raw=asked.raw), asked, settings)
-                )
+                return Asked(settings=settings, request=self._request(self._tokens_of(prompt, asked), asked, settings))
             except PromptError as error:
                 return Asked(settings=settings, error=error)
 
@@ -247,7 +253,7 @@ class TextModel(Closing):
         """
         asked = ReplyOptions.of(options)
         self._requests.settings(asked)
-        self.grammar_of(asked.grammar, asked.json_schema)
+        self._requests.constrained(asked, "")
 
     def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
         """Return the grammar that one of them describes, see ``generate``; None if neither is given."""
@@ -319,6 +325,10 @@ class TextModel(Closing):
             timeout=asked.timeout,
             on_notice=asked.on_notice,
         )
+
+    def _tokens_of(self, prompt: Prompt, asked: ReplyOptions) -> list[int]:
+        shown, _ = callable_functions(asked.tools, asked.tool_choice)
+        return prompt_tokens(self.prompts, prompt, shown, raw=asked.raw)
 
     def _request(
         self, tokens: Sequence[int], asked: ReplyOptions, settings: SamplerSettings | None = None, **state: Any

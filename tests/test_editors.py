@@ -1,11 +1,9 @@
-"""Laws of what editors and type checkers know of the options, asked of pyright and its language server."""
+"""Laws of what editors know of the options, asked of pyright's language server; see also ``test_checkers.py``."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_type_hints
@@ -49,30 +47,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _other_than_python(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if not (name.endswith(".py") or Path(folder, name).is_dir())]
-
-
-def test_pyright_expects_what_mypy_expects(workspace: Path) -> None:
-    """Every line that mypy is to refuse, see ``.ci/lint``, pyright refuses as well, and no other one."""
-    lines = (ROOT / "tests" / "typing" / "options.py").read_text("utf-8").splitlines()
-    refused = [number for number, line in enumerate(lines) if "# type: ignore[" in line]
-    probe = workspace / "probe.py"
-    probe.write_text("\n".join(re.sub(r"  # type: ignore.*", "", line) for line in lines))
-    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
-    done = subprocess.run([*command, "-p", str(workspace)], capture_output=True, text=True, timeout=300)
-    told = json.loads(done.stdout)["generalDiagnostics"]
-    assert len(refused) >= 6
-    assert sorted({each["range"]["start"]["line"] for each in told}) == refused
-
-
-def test_a_program_of_a_user_passes_at_its_strictest(workspace: Path, tmp_path: Path) -> None:
-    """mypy reads the same program in ``.ci/lint``."""
-    (tmp_path / "program.py").write_text((ROOT / "tests" / "typing" / "program.py").read_text("utf-8"))
-    config = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [str(workspace)]}
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
-    done = subprocess.run([*command, "-p", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False)
-    told = json.loads(done.stdout)["generalDiagnostics"]
-    assert [(each["range"]["start"]["line"], each["message"]) for each in told] == []
 
 
 def test_editors_complete_every_option(workspace: Path) -> None:

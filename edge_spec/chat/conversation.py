@@ -5,15 +5,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from edge_spec.chat.window import Window
 from edge_spec.errors import BAD_RECORD, PromptError, SettingsError, StateError
 from edge_spec.generation.control_names import WrittenText
 from edge_spec.generation.thoughts import answer_of, is_in_channels, own_marks, thought_of
+from edge_spec.generation.tools.calls import ToolCall, without_calls
 
-__all__ = ["Conversation", "Message", "Turn"]
+__all__ = ["Conversation", "Message", "Turn", "asked_together"]
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -27,11 +28,13 @@ class Message:
 
     Attributes:
         role: ``system``, ``user``, ``assistant`` or ``tool``.
-        content: its text; of an answer everything that the model wrote, thoughts included.
+        content: its text; of an answer everything that the model wrote, thoughts and calls included.
         finish_reason: why an answer ended, see ``Reply``; empty for all others.
         attempt: how many answers to the same question were rejected before this one.
         drawn: what the tokens of an answer do not tell of its draw, see ``Reply``.
         statistics: what speculation did for an answer and how long it took; two answers can be equal without.
+        tool_calls: the functions that an answer calls.
+        tool_call_id: the call that a tool's message is the result of.
 
     Raises:
         PromptError: an unknown role, or a content that is not a text.
@@ -43,6 +46,8 @@ class Message:
     attempt: int = 0
     drawn: Mapping[str, float] = field(default_factory=dict)
     statistics: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -59,17 +64,32 @@ class Message:
         return self.finish_reason in ("eos", "stop")
 
     @property
+    def asks(self) -> bool:
+        """Whether it wants an answer: a question, or the result of a call."""
+        return self.role == "user" or (self.role == "tool" and bool(self.tool_call_id))
+
+    @property
     def answer(self) -> str:
-        """The content without thoughts."""
-        return answer_of(self.content)
+        """The content without thoughts and calls."""
+        return self._without_calls["content"] or "" if self.tool_calls else answer_of(self.content)
 
     @property
     def thought(self) -> str:
         """What the model thought before it answered; empty if nothing."""
-        return thought_of(self.content)
+        return self._without_calls.get("reasoning_content", "") if self.tool_calls else thought_of(self.content)
+
+    @property
+    def _without_calls(self) -> dict[str, Any]:
+        return without_calls(self.content, self.tool_calls, is_cut=not self.is_finished)
 
     def for_template(self) -> dict[str, Any]:
         """Return what a chat template gets. What becomes of thoughts is up to the template."""
+        if self.role == "tool" and self.tool_call_id:
+            return {"role": self.role, "content": self.content, "tool_call_id": self.tool_call_id}
+        if self.tool_calls:
+            message = self._without_calls
+            calls = [call.for_template() for call in self.tool_calls]
+            return {**message, "content": message["content"] or "", "tool_calls": calls}
         if self.role == "assistant" and is_in_channels(self.content):
             # The template of gpt-oss refuses its own marks.
             return {"role": self.role, "content": self.answer, "thinking": self.thought}
@@ -81,6 +101,10 @@ class Message:
         values: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.role == "assistant":
             values |= {"finish_reason": self.finish_reason, "attempt": self.attempt}
+        if self.tool_calls:
+            values["tool_calls"] = [call.to_json() for call in self.tool_calls]
+        if self.tool_call_id:
+            values["tool_call_id"] = self.tool_call_id
         more = {"drawn": dict(self.drawn), "statistics": dict(self.statistics)}
         return values | {name: value for name, value in more.items() if value}
 
@@ -92,9 +116,12 @@ class Message:
             PromptError: something is missing or of the wrong type.
         """
         try:
+            calls = tuple(ToolCall.from_json(call) for call in values.get("tool_calls") or ())
             return cls(
                 role=values["role"],
-                content=values["content"],
+                content=values.get("content") or "" if calls else values["content"],
+                tool_calls=calls,
+                tool_call_id=str(values.get("tool_call_id") or ""),
                 finish_reason=str(values.get("finish_reason", "")),
                 attempt=int(values.get("attempt", 0)),
                 statistics=dict(values.get("statistics", {})),
@@ -104,9 +131,21 @@ class Message:
             raise PromptError("a message lacks its role or its content") from None
 
 
+def asked_together(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
+    """Return messages in groups: results of calls that follow one another are one, every other message is alone."""
+    groups: list[tuple[Message, ...]] = []
+    for message in messages:
+        is_result = message.role == "tool" and message.asks
+        if is_result and groups and groups[-1][0].role == "tool" and groups[-1][0].asks:
+            groups[-1] = (*groups[-1], message)
+        else:
+            groups.append((message,))
+    return groups
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """A question and its answer, as positions in the conversation.
+    """A question, or results of calls, and the answer to it, as positions in the conversation.
 
     Attributes:
         n_messages: number of messages before the question.
@@ -128,9 +167,9 @@ class Conversation:
     """Messages, and the tokens that they are rendered to.
 
     Attributes:
-        messages: the system message, if there is one, then questions and answers.
+        messages: the system message, if there is one, then questions, answers, and results of calls.
         tokens: all of them, as the models read and wrote them; four bytes each.
-        turns: one for every question.
+        turns: one for every answer that was asked for.
         head: tokens of the system message.
         seen_from: where the window starts now, see ``Window``.
     """
@@ -168,7 +207,16 @@ class Conversation:
     @property
     def window(self) -> Window:
         """What the model sees of it."""
-        return Window(self.head, self.seen_from, [turn.start for turn in self.turns])
+        # Results are not seen without their calls.
+        return Window(self.head, self.seen_from, [turn.start for turn in self.turns if self._is_question(turn)])
+
+    @property
+    def n_questions(self) -> int:
+        """How many questions were asked."""
+        return sum(map(self._is_question, self.turns))
+
+    def _is_question(self, turn: Turn) -> bool:
+        return self.messages[turn.n_messages].role == "user"
 
     def undone(self) -> Conversation:
         """As it was before the last question."""
@@ -212,7 +260,9 @@ class Conversation:
         head, seen_from = int(values["head"]), int(values["seen_from"])
         ordered = all(low <= high for low, high in pairwise([0, *(turn.start for turn in turns), len(tokens)]))
         seen = [head, seen_from, *(place for turn in turns for place in (turn.seen_from, turn.kept))]
-        asked = [n for n, message in enumerate(self.messages) if message.role == "user"]
+        n_messages = [len(group) for group in asked_together(self.messages)]
+        starts = accumulate(n_messages, initial=0)
+        asked = [n for n in starts if n < len(self.messages) and self.messages[n].asks]
         if (
             not ordered
             or asked != [turn.n_messages for turn in turns]

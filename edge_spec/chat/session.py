@@ -18,6 +18,7 @@ from edge_spec.generation.kept_texts import Entered, KeptTexts
 from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import SuspendedCaches
+from edge_spec.generation.tools.functions import Function, callable_functions
 from edge_spec.generation.writing import Writing
 from edge_spec.options import refuse_unknown
 from edge_spec.sampling import Sampler
@@ -96,7 +97,7 @@ class ChatSession:
         self.set(**{"seed": model.sampler_settings().seed, **options})
         given = [message if isinstance(message, Message) else Message.from_json(message) for message in messages]
         first = [Message(role="system", content=system)] if system is not None else []
-        self._conversation = self._tokenizer.read([*first, *given])
+        self._conversation = self._tokenizer.read([*first, *given], self._shown(self._options))
 
     def __repr__(self) -> str:
         return f"<ChatSession: {len(self.messages)} messages, {self.n_tokens} tokens>"
@@ -134,7 +135,7 @@ class ChatSession:
     @property
     def n_turns(self) -> int:
         """Questions asked so far."""
-        return len(self._conversation.turns)
+        return self._conversation.n_questions
 
     def set(self, **options: Any) -> None:
         """Change settings of the answers to come; None brings a default back.
@@ -159,10 +160,12 @@ class ChatSession:
             self._require_idle()
             self._start_again([*first, *self.messages[self._conversation.system is not None :]])
 
-    def send(self, text: str, **options: Unpack[AnswerKeywords]) -> Reply:
+    def send(self, text: str | Sequence[Mapping[str, Any]], **options: Unpack[AnswerKeywords]) -> Reply:
         """Say something; the reply is the answer, to be iterated over.
 
         Args:
+            text: what to say; or, if the last answer calls tools, the result of each call: ``call.result(...)`` for
+                each of the reply's ``tool_calls``.
             **options: settings of this answer alone.
 
         Raises:
@@ -173,8 +176,8 @@ class ChatSession:
             self._require_idle()
             return self._ask(self._conversation, text, options)
 
-    def edit(self, text: str, **options: Unpack[AnswerKeywords]) -> Reply:
-        """Say the last thing differently.
+    def edit(self, text: str | Sequence[Mapping[str, Any]], **options: Unpack[AnswerKeywords]) -> Reply:
+        """Say the last thing differently; see ``send``.
 
         Raises:
             SettingsError: nothing was said. UnfinishedReply: an answer is being written.
@@ -194,7 +197,8 @@ class ChatSession:
             self._require_idle()
             answer = self._conversation.answer
             new = Message(role="assistant", content="", attempt=answer.attempt + 1 if answer else 0)
-            return self._answer(self._tokenizer.asked_again(self._conversation), new, (), options)
+            asked = self._tokenizer.asked_again(self._conversation, self._shown({**self._options, **options}))
+            return self._answer(asked, new, (), options)
 
     def continue_answer(self, **options: Unpack[AnswerKeywords]) -> Reply:
         """Continue an answer that was cancelled or reached its token limit; the reply's text is what is new.
@@ -207,7 +211,7 @@ class ChatSession:
             answer = self._conversation.answer
             if answer is None or answer.is_finished:
                 raise SettingsError("there is no unfinished answer", hint=Sentence("{retry()} writes another one"))
-            asked = self._tokenizer.asked_again(self._conversation)
+            asked = self._tokenizer.asked_again(self._conversation, self._shown({**self._options, **options}))
             written = self._tokenizer.written(self._conversation, asked.tokens)
             return self._answer(replace(asked, seen_from=self._conversation.seen_from), answer, written, options)
 
@@ -318,17 +322,21 @@ class ChatSession:
             raise UnfinishedReply("an answer of this conversation")
 
     def _start_again(self, messages: Iterable[Message]) -> None:
-        self._conversation = self._tokenizer.read([*messages])
+        self._conversation = self._tokenizer.read([*messages], self._shown(self._options))
         self._model.texts.release(self)
         self.was_read = self.departs = False
         self.moves = ()
 
-    def _ask(self, before: Conversation, text: str, options: Mapping[str, Any]) -> Reply:
-        question = Message(role="user", content=text)
-        if not text.strip():
+    def _shown(self, options: Mapping[str, Any]) -> Sequence[Function]:
+        """Return the functions that the model is shown."""
+        return callable_functions(options.get("tools"), options.get("tool_choice", "auto"))[0]
+
+    def _ask(self, before: Conversation, text: str | Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Reply:
+        asked = [Message(role="user", content=text)] if isinstance(text, str) else _results(before.answer, text)
+        if isinstance(text, str) and not text.strip():
             raise PromptError("the message is empty", hint="say something")
-        answer = Message(role="assistant", content="")
-        return self._answer(self._tokenizer.ask(before, question), answer, (), options)
+        conversation = self._tokenizer.ask(before, asked, self._shown({**self._options, **options}))
+        return self._answer(conversation, Message(role="assistant", content=""), (), options)
 
     def _answer(
         self, asked: Conversation, message: Message, written: tuple[int, ...], options: Mapping[str, Any]
@@ -349,6 +357,29 @@ class ChatSession:
         self._conversation = asked
         self._reply = weakref.ref(reply)
         return reply
+
+
+def _results(answer: Message | None, given: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return the results of an answer's calls, in the order of the calls.
+
+    Raises:
+        PromptError: they are not one for each.
+    """
+    if not isinstance(given, list | tuple):
+        raise PromptError(
+            f"a message is a text, or results of calls, not {type(given).__name__}", hint="give a text or a list"
+        )
+    calls = {call.id: call for call in answer.tool_calls} if answer is not None else {}
+    results = {each.tool_call_id: each for each in map(Message.from_json, given) if each.role == "tool"}
+    hint = "send one result for each call of the last answer, and nothing else"
+    if not calls:
+        raise PromptError("the last answer calls no tools", hint="say something")
+    missing = next((call for id, call in calls.items() if id not in results), None)
+    if missing is not None:
+        raise PromptError(f"the call of {missing.name} has no result", hint=hint)
+    if len(given) > len(calls):
+        raise PromptError("there are more results than calls", hint=hint)
+    return [results[id] for id in calls]
 
 
 class _Answer(Context):
@@ -429,6 +460,7 @@ class _Answer(Context):
         message = replace(
             self._message,
             content=reply.content,
+            tool_calls=reply.parsed[1],
             finish_reason=reply.finish_reason or "cancelled",
             drawn=reply.drawn,
             statistics={**reply.statistics.speculation(), **reply.statistics.timings()},

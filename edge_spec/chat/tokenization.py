@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from edge_spec.chat.chat_model import ChatModel
-from edge_spec.chat.conversation import Conversation, Message, Turn
+from edge_spec.chat.conversation import Conversation, Message, Turn, asked_together
 from edge_spec.generation.control_names import RenderedText
 from edge_spec.generation.prompts import PromptBuilder
+from edge_spec.generation.tools.chat_prompts import chat_prompt
+from edge_spec.generation.tools.functions import Function, declared
 from edge_spec.speculation.text import common_prefix
 
 __all__ = ["ConversationTokenizer", "continued"]
@@ -25,17 +27,28 @@ class ConversationTokenizer:
     def __init__(self, model: ChatModel, template_options: Mapping[str, Any]) -> None:
         self._model = model
         self.template_options = dict(template_options)
+        # What the last conversation began with, and how many tokens that takes.
+        self._begins_with: tuple[Message | None, list[dict[str, Any]]] = (None, [])
+        self._n_head = 0
 
-    def read(self, messages: Sequence[Message]) -> Conversation:
+    def read(self, messages: Sequence[Message], functions: Sequence[Function] = ()) -> Conversation:
         """Return a conversation of these messages, as if they had been said one after the other.
+
+        Args:
+            functions: that the model is shown.
 
         Raises:
             PromptError: the template refuses them.
         """
         conversation = Conversation()
-        for message in messages:
-            if message.role == "user":
-                conversation = self.ask(conversation, message)
+        for asked in asked_together(messages):
+            message = asked[0]
+            if message.asks:
+                conversation = self.ask(conversation, asked, functions)
+            elif message.role == "assistant" and conversation.turns and message.tool_calls:
+                told = self._render((*conversation.messages, message), functions, answer=False)
+                read, _ = continued(self._model.prompts, conversation.tokens, told)
+                conversation = conversation.answered(message, read, conversation.window)
             elif message.role == "assistant" and conversation.turns:
                 # Leave out the end that the template would add: the model may continue this answer.
                 prompts, before = self._model.prompts, conversation.tokens
@@ -45,15 +58,26 @@ class ConversationTokenizer:
                 conversation = replace(conversation, messages=(*conversation.messages, message))
         return conversation
 
-    def ask(self, conversation: Conversation, question: Message) -> Conversation:
-        """Return the conversation with a question, up to where its answer begins.
+    def ask(
+        self, conversation: Conversation, asked: Sequence[Message], functions: Sequence[Function] = ()
+    ) -> Conversation:
+        """Return the conversation with a question, or results of calls, up to where the answer begins.
+
+        Args:
+            functions: that the model is shown.
 
         Raises:
             PromptError: the template refuses it.
         """
-        messages = (*conversation.messages, question)
-        prompts, before = self._model.prompts, conversation.tokens
-        tokens, kept = continued(prompts, before, self._render(messages, answer=True))
+        messages = (*conversation.messages, *asked)
+        prompts, text = self._model.prompts, self._render(messages, functions, answer=True)
+        tokens, kept = continued(prompts, conversation.tokens, text)
+        head = self._head(conversation.system, functions)
+        if conversation.turns and (head != conversation.head or kept < head):
+            # It begins otherwise, with other tools: its turns lie elsewhere.
+            conversation = self.read(conversation.messages, functions)
+            tokens, kept = continued(prompts, conversation.tokens, text)
+        before = conversation.tokens
         # If an answer was cut short, the template has added its end token, which belongs to the answer's turn.
         start = kept + (0 < kept < len(tokens) and prompts.ends(tokens[kept]))
         turn = Turn(
@@ -63,17 +87,16 @@ class ConversationTokenizer:
             rest=tuple(before[kept:]),
             seen_from=conversation.seen_from,
         )
-        head = conversation.head if conversation.turns else self._head(conversation.system)
         return replace(conversation, messages=messages, tokens=tokens, turns=(*conversation.turns, turn), head=head)
 
-    def asked_again(self, conversation: Conversation) -> Conversation:
+    def asked_again(self, conversation: Conversation, functions: Sequence[Function] = ()) -> Conversation:
         """Return the conversation as it was when its last question had been asked.
 
         Raises:
             SettingsError: there was none.
         """
-        question = conversation.messages[conversation.last_turn.n_messages]
-        return self.ask(conversation.undone(), question)
+        asked = asked_together(conversation.messages[conversation.last_turn.n_messages :])[0]
+        return self.ask(conversation.undone(), asked, functions)
 
     def written(self, conversation: Conversation, prompt: Sequence[int]) -> tuple[int, ...]:
         """Return the last answer's tokens, which follow ``prompt``: as they were written, or else tokenized again."""
@@ -83,24 +106,37 @@ class ConversationTokenizer:
         prompts = self._model.prompts
         return tuple(prompts.tokenize_answer(conversation.answer.content, prompts.opening(prompt)))
 
-    def _head(self, system: Message | None) -> int:
+    def _head(self, system: Message | None, functions: Sequence[Function]) -> int:
         """Return the number of tokens with which every conversation with this system message begins."""
-        if system is None:
+        if system is None and not functions:
             return 0
-        prompts = self._model.prompts
-        first, second = (
-            prompts.tokenize_rendered(self._render((system, Message(role="user", content=text)), answer=False))
+        begins_with = (system, [declared(function) for function in functions])
+        if begins_with != self._begins_with:
+            self._begins_with, self._n_head = begins_with, self._found_head(system, functions)
+        return self._n_head
+
+    def _found_head(self, system: Message | None, functions: Sequence[Function]) -> int:
+        prompts, first = self._model.prompts, (system,) if system is not None else ()
+        one, another = (
+            prompts.tokenize_rendered(
+                self._render((*first, Message(role="user", content=text)), functions, answer=False)
+            )
             for text in ("a", "b")
         )
-        n = common_prefix(first, second)
+        n = common_prefix(one, another)
         # The common part ends with the beginning of a user's message.
-        head = next((place for place in range(n - 1, -1, -1) if prompts.is_control(first[place])), 0)
+        head = next((place for place in range(n - 1, -1, -1) if prompts.is_control(one[place])), 0)
         return head if head > 1 else n
 
-    def _render(self, messages: Sequence[Message], *, answer: bool) -> RenderedText:
-        return self._model.prompts.render(
-            [message.for_template() for message in messages], answer=answer, options=self.template_options
-        )
+    def _render(self, messages: Sequence[Message], functions: Sequence[Function], *, answer: bool) -> RenderedText:
+        names = {call.id: call.name for message in messages for call in message.tool_calls}
+        given = [message.for_template() for message in messages]
+        for each in given:
+            if "tool_call_id" in each:
+                each["name"] = names.get(each["tool_call_id"], "")
+        tools = [declared(function) for function in functions]
+        text, _ = chat_prompt(self._model.prompts, given, tools, self.template_options, answer=answer)
+        return text
 
 
 def continued(prompts: PromptBuilder, before: Sequence[int], text: RenderedText) -> tuple[list[int], int]:

@@ -22,6 +22,8 @@ Piece = TypeVar("Piece")
 class Interruptible(Closing, Iterator[Piece]):
     """One reply or several: iterate over it for its pieces. A context manager that ends with ``close``.
 
+    A loop that was left goes on in the next one; over what was read to its end another loop gives all of it again.
+
     Attributes:
         reader: who reads it.
 
@@ -84,6 +86,13 @@ class Interruptible(Closing, Iterator[Piece]):
             with self._advancing:
                 self._end("cancelled")
 
+    @abstractmethod
+    def _pieces_again(self) -> Iterator[Piece] | None:
+        """All pieces, if they have been read to their end."""
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces_again() or self
+
     def __next__(self) -> Piece:
         piece = self.next_piece(self.reader if self.reader.is_this_thread else Reader.here())
         if piece is None:
@@ -92,7 +101,8 @@ class Interruptible(Closing, Iterator[Piece]):
 
     def __aiter__(self) -> AsyncIterator[Piece]:
         """Return the pieces for ``async for``; they are written in a thread. A cancelled task cancels what it reads."""
-        return AwaitedPieces(self)
+        again = self._pieces_again()
+        return AwaitedPieces(self) if again is None else _awaited(again)
 
     def next_piece(self, reader: Reader) -> Piece | None:
         """Write the next piece for a reader, once nobody else writes one; None at the end."""
@@ -138,3 +148,8 @@ class Interruptible(Closing, Iterator[Piece]):
 
     def _end_cancelled(self) -> None:
         self._end("cancelled" if self._cancelled.is_set() else "timeout")
+
+
+async def _awaited(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
+    for piece in pieces:
+        yield piece

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.text_stream import stops_of
+from edge_spec.generation.tools.functions import callable_functions
 from edge_spec.options import (
     Option,
     has_kind,
@@ -46,6 +47,21 @@ class AnswerKeywords(SamplerKeywords, total=False):
     json_schema: Annotated[
         str | Mapping[str, Any] | None, Option("Write JSON that is valid by this schema.", field=None)
     ]
+    tools: Annotated[
+        Sequence[Mapping[str, Any]] | None,
+        python_option(
+            'Functions that the model may call, in OpenAI\'s form: `{"type": "function", "function": {...}}` each. The '
+            "reply's `tool_calls` are what it calls."
+        ),
+    ]
+    tool_choice: Annotated[
+        str,
+        python_option(
+            "`auto`: the model calls if it likes; `required`: it has to; `none`: it is shown no tools; or the name of "
+            "the function to call."
+        ),
+    ]
+    parallel_tool_calls: Annotated[bool, python_option("Whether it may call several in one reply.")]
     timeout: Annotated[
         float | None,
         python_option(
@@ -108,6 +124,9 @@ class ReplyOptions:
     seed: int | None = None
     grammar: str | None = None
     json_schema: str | Mapping[str, Any] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
     timeout: float | None = None
     raw: bool = False
     logprobs: int | None = None
@@ -126,6 +145,7 @@ class ReplyOptions:
             raise SettingsError(problem, argument="timeout", hint="leave it out for no limit")
         object.__setattr__(self, "timeout", own_number(self.timeout))
         SamplerSettings(seed=self.seed or 0, attempt=self.attempt, **self.sampling)
+        callable_functions(self.tools, self.tool_choice)
         object.__setattr__(self, "stop", stops_of(self.stop))
         object.__setattr__(self, "sampling", MappingProxyType(dict(self.sampling)))
 

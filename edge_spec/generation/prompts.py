@@ -14,8 +14,9 @@ from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["Messages", "Prompt", "PromptBuilder", "render_chat"]
 
-Messages = Sequence[Mapping[str, str]]
-"""A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each."""
+Messages = Sequence[Mapping[str, Any]]
+"""A conversation: ``{"role": "system" | "user" | "assistant", "content": ...}`` each. One of the assistant may have
+``tool_calls`` in OpenAI's form, and one with the role ``tool`` has the ``tool_call_id`` that it is the result of."""
 
 Prompt = str | Messages
 
@@ -52,7 +53,15 @@ class PromptBuilder:
             return self.tokenize(prompt)
         if isinstance(prompt, str) and not prompt.strip():
             raise PromptError("the prompt is empty", hint="give some text")
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return self.tokenize_rendered(self.render(self.messages_of(prompt)))
+
+    def messages_of(self, prompt: Prompt) -> Messages:
+        """Return messages; a text is a user's.
+
+        Raises:
+            PromptError: it is neither.
+        """
+        messages: Messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
             raise PromptError("a prompt is a text or a list of messages", hint=_MESSAGE)
         if not messages:
@@ -60,7 +69,7 @@ class PromptBuilder:
         for number, message in enumerate(messages):
             if not isinstance(message.get("role"), str) or ("content" not in message and "tool_calls" not in message):
                 raise PromptError(f"message {number} lacks its role or its content", hint=_MESSAGE)
-        return self.tokenize_rendered(self.render(messages))
+        return messages
 
     def render(
         self, messages: Messages, *, answer: bool = True, options: Mapping[str, Any] | None = None

@@ -135,6 +135,11 @@ class Replies(Interruptible[tuple[int, str]]):
 
     # --- reading them
 
+    def _pieces_again(self) -> Iterator[tuple[int, str]] | None:
+        if self._unfinished:
+            return None
+        return ((answer.index, piece) for answer in self.answers for piece in answer)
+
     def _next_piece(self) -> tuple[int, str] | None:
         return self._piece(drives=True)
 

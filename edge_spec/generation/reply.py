@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from edge_spec.errors import Cancelled, Closed
+from edge_spec.errors import AlreadyRead, Cancelled, Closed
 from edge_spec.generation.context import Context
 from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.interruptible import Interruptible
-from edge_spec.generation.reader import Reader
+from edge_spec.generation.reader import AwaitedPieces, Reader
 from edge_spec.generation.request import ReplyRequest
-from edge_spec.generation.thoughts import Thinking
+from edge_spec.generation.tools.answers import parts_of
+from edge_spec.generation.tools.calls import ToolCall
 from edge_spec.generation.writing import Outcome, Recorder, Refused, Writing
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.statistics import Statistics
@@ -36,6 +37,7 @@ class Reply(Interruptible[str]):
         error: why it could not be written, where ``finish_reason`` is ``error``; None otherwise.
         notices: sentences that the reader should see, such as what the model no longer sees, each once.
         reader: who reads it.
+        ready_events: what ``events`` tells next.
 
     Raises:
         PromptTooLong: the context has no room for it.
@@ -58,6 +60,7 @@ class Reply(Interruptible[str]):
         context, n_ctx = context or Context(), driver.target.model.n_ctx
         context.require_room(len(request.prompt) + len(request.written), n_ctx)
         self._start(driver, request.prompt, request.settings, index, group, request.options.timeout)
+        self._untold.extend(request.notices)
         self._options = request.options
         self._recorder = recorder
         self._context = context
@@ -92,6 +95,7 @@ class Reply(Interruptible[str]):
         self._driver = driver
         self.group = group
         self._untold: deque[str] = deque()
+        self.ready_events: deque[TokenEvent] = deque()
 
     # --- ways to read it
 
@@ -102,26 +106,43 @@ class Reply(Interruptible[str]):
         return self.text
 
     def parts(self) -> Iterator[tuple[bool, str]]:
-        """Writes the reply like iterating does, as pairs: whether it is a thought of the model, and the text."""
-        thinking = Thinking(self.content)
-        for piece in self:
-            yield from thinking.push(piece)
-        yield from thinking.finish(is_cut=self.finish_reason not in ("eos", "stop"))
+        """Writes the reply like iterating does, as pairs: whether it is a thought of the model, and the text. Calls are
+        left out, see ``tool_calls``."""
+        pieces = iter(self)
+        parser = self._written.parser(again=pieces is not self)
+        for piece in pieces:
+            yield from parts_of(parser.push(piece))
+        yield from parts_of(parser.finish(is_cut=self.finish_reason not in ("eos", "stop")))
 
     def events(self) -> TokenEvents:
         """Writes the reply like iterating does, token by token, with what is known of each: for ``for`` and
-        ``async for``."""
+        ``async for``. They are told once: keep them, ``[*reply.events()]``, to see them again.
+
+        Raises:
+            AlreadyRead: the reply has been read to its end.
+        """
+        self._require_unread()
         self.tell_events()
         return TokenEvents(self)
 
     def event_batches(self) -> Iterator[list[TokenEvent]]:
-        """The same events, together with those that came at the same time: the tokens of one round, or of a few."""
+        """The same events, together with those that came at the same time: the tokens of one round, or of a few.
+
+        Raises:
+            AlreadyRead: the reply has been read to its end.
+        """
+        self._require_unread()
         self.tell_events()
-        for _ in self:
+        while next(self, None) is not None:
             yield self.take_events()
         rest = self.take_events()
         if rest:
             yield rest
+
+    def _require_unread(self) -> None:
+        written = self._written
+        if self.is_complete and written.has_tokens and not written.has_events and not self.ready_events:
+            raise AlreadyRead
 
     def __await__(self) -> Generator[Any, None, str]:
         """Return the whole text."""
@@ -144,6 +165,23 @@ class Reply(Interruptible[str]):
     def content(self) -> str:
         """The whole answer: what the prompt or a continued reply wrote of it, and what is not handed out yet."""
         return self._written.content
+
+    @property
+    def answer(self) -> str:
+        """The answer so far, without thoughts and calls."""
+        return self._written.parsed[0]["content"] or ""
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The functions that it calls, as far as these calls are written. One that was cut off is not among them."""
+        return self._written.parsed[1]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """It as a message in OpenAI's form, to be sent with those that come after it: its answer, its thought as
+        ``reasoning_content`` if there is one, and its calls."""
+        message, calls = self._written.parsed
+        return {**message, "tool_calls": [call.to_json() for call in calls]} if calls else message
 
     @property
     def token_ids(self) -> list[int]:
@@ -208,6 +246,9 @@ class Reply(Interruptible[str]):
         return f"<Reply: {len(self.token_ids)} tokens, {state}>"
 
     # --- reading it
+
+    def _pieces_again(self) -> Iterator[str] | None:
+        return iter(self._written.pieces) if self.is_complete else None
 
     def _next_piece(self) -> str | None:
         while not (piece := self._written.hand_out()) and not self._written.is_complete:
@@ -336,7 +377,8 @@ class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
-        self._ready: deque[TokenEvent] = deque()
+        # With the reply: another loop goes on where this one is left.
+        self._ready = reply.ready_events
         self._awaited: AsyncIterator[str] | None = None
         self._has_ended = False
 
@@ -355,7 +397,7 @@ class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):
         return self._ready.popleft()
 
     async def __anext__(self) -> TokenEvent:
-        self._awaited = self._awaited or aiter(self._reply)
+        self._awaited = self._awaited or AwaitedPieces(self._reply)
         while not self._ready and not self._has_ended:
             self._has_ended = await anext(self._awaited, None) is None
             self._ready.extend(self._reply.take_events())

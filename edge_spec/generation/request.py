@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
+from hashlib import blake2b
 from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
 from edge_spec.errors import PromptError, Sentence, SettingsError
 from edge_spec.generation.options import ReplyOptions
+from edge_spec.generation.tools.calls import CallReading
+from edge_spec.generation.tools.functions import Tool, callable_functions
+from edge_spec.generation.tools.grammar import answer_grammar, schema_of
+from edge_spec.generation.tools.syntax import HERMES, syntax_of
 from edge_spec.sampling import SamplerSettings
 from edge_spec.sampling.adjustments import Breakers, find_breakers
 from edge_spec.sampling.gbnf import gbnf_to_lark
@@ -37,6 +43,8 @@ class ReplyRequest:
         written: tokens of the reply that are there already; it continues after them.
         drawn: what ``Reply.drawn`` said after them.
         opening: what the prompt has written of the reply, such as the mark that opens a thought.
+        reading: how calls are read off the reply.
+        notices: sentences about the request that the reader should see.
 
     Raises:
         PromptError: the prompt is empty.
@@ -50,11 +58,19 @@ class ReplyRequest:
     written: Sequence[int] = ()
     drawn: Mapping[str, float] = field(default_factory=dict)
     opening: str = ""
+    reading: CallReading = field(default_factory=CallReading)
+    notices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise PromptError("the prompt is empty", hint="give some text to continue")
         object.__setattr__(self, "prompt", tuple(self.prompt))
+
+    def call_id(self, number: int) -> str:
+        """Return the id of a call in the reply: the same whenever it is asked for, and another one after every prompt
+        and for every draw."""
+        drawn = f"{self.settings.seed} {self.settings.attempt} {number} {' '.join(map(str, self.prompt))}"
+        return f"call_{blake2b(drawn.encode(), digest_size=12).hexdigest()}"
 
 
 class Deadline:
@@ -85,6 +101,7 @@ class RequestBuilder:
     Args:
         n_vocab: number of token ids.
         grammars: makes grammars; None if the model has none.
+        template: the model's chat template; empty if it has none.
         sampling: what the model recommends; its fields of ``SamplerSettings`` are used where others are not given.
     """
 
@@ -94,31 +111,45 @@ class RequestBuilder:
         n_vocab: int,
         grammars: Callable[[Lark], Grammar] | None,
         sampling: Mapping[str, Any] = MappingProxyType({}),
+        template: str = "",
     ) -> None:
         self._tokenizer = tokenizer
         self._n_vocab = n_vocab
         self._recommended = dict(sampling)
+        self._template = template
+        self._constraints = lru_cache(4)(self._constraint)
         self._grammars = lru_cache(4)(grammars) if grammars is not None else None
         self._breakers = lru_cache(4)(self._find_breakers)
 
     def request(
-        self, tokens: Sequence[int], options: ReplyOptions, settings: SamplerSettings | None, **state: Any
+        self,
+        tokens: Sequence[int],
+        options: ReplyOptions,
+        settings: SamplerSettings | None,
+        *,
+        opening: str = "",
+        **state: Any,
     ) -> ReplyRequest:
         """Return a request; ``state`` are further fields of it.
 
         Args:
             settings: of the sampler; if None what ``options`` say.
+            opening: what the prompt has written of the reply.
 
         Raises:
             SettingsError: the grammar is not valid. PromptError: there are no tokens.
         """
         settings = settings or self.settings(options)
+        grammar, reading, notices = self.constrained(options, opening)
         return ReplyRequest(
             prompt=tokens,
             settings=settings,
             options=options,
-            grammar=self.grammar(options.grammar, options.json_schema),
+            grammar=grammar,
             breakers=self.breakers(settings),
+            opening=opening,
+            reading=reading,
+            notices=notices,
             **state,
         )
 
@@ -157,6 +188,52 @@ class RequestBuilder:
         if not isinstance(text, str):
             raise SettingsError(f"is not a text but {type(text).__name__}", argument="grammar", hint="write it in GBNF")
         return self._grammars(text if isinstance(text, Lark) else gbnf_to_lark(text))
+
+    def constrained(self, options: ReplyOptions, opening: str) -> tuple[Grammar | None, CallReading, Sequence[str]]:
+        """Return the grammar of a reply, how its calls are read, and what is to be told of their schemas.
+
+        Args:
+            opening: what the prompt has written of the reply.
+
+        Raises:
+            SettingsError: what may be written cannot be kept, or the model has no grammars.
+        """
+        _, functions = callable_functions(options.tools, options.tool_choice)
+        if not functions:
+            return self.grammar(options.grammar, options.json_schema), CallReading(), ()
+        if options.grammar is not None:
+            raise SettingsError(Sentence("{grammar} and {tools} are both given"), hint="give one of them")
+        if self._grammars is None:
+            raise SettingsError("this model does not support tools", hint=Sentence("leave {tools} out"))
+        schema = options.json_schema
+        lark, reading, notices = self._constraints(
+            json.dumps([asdict(function) for function in functions]),
+            json.dumps(dict(schema)) if isinstance(schema, Mapping) else schema,
+            opening,
+            required=options.tool_choice != "auto",
+            several=options.parallel_tool_calls,
+        )
+        return self._grammars(lark), reading, notices
+
+    def _constraint(
+        self, functions: str, schema: str | None, opening: str, *, required: bool, several: bool
+    ) -> tuple[Lark, CallReading, Sequence[str]]:
+        """Return the grammar of a reply that may call functions, how its calls are read, and what is to be told."""
+        made, notices = [Tool(**values) for values in json.loads(functions)], list[str]()
+        syntax = syntax_of(self._template) or HERMES
+        lark = answer_grammar(
+            made,
+            syntax,
+            template=self._template,
+            opening=opening,
+            required=required,
+            several=several,
+            answer=schema_to_lark(schema) if schema is not None else None,
+            on_notice=notices.append,
+        )
+        assert lark is not None
+        schemas = {function.name: schema_of(function) for function in made}
+        return lark, CallReading(syntax=syntax, schemas=schemas, alone=schema is not None), tuple(notices)
 
     def breakers(self, settings: SamplerSettings) -> Breakers | None:
         """Return what the DRY sampler does not look beyond; None where it is off."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 from edge_spec.generation.context import Context, GuardedReply
 from edge_spec.generation.events import EventLog, TokenEvent
 from edge_spec.generation.reader import Reader
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.tools.answers import AnswerParser
+from edge_spec.generation.tools.calls import CallReading, ToolCall
 from edge_spec.generation.writer import TokenWriter
 from edge_spec.sampling.grammar import Node
 from edge_spec.speculation.loop import Speculator
@@ -206,6 +208,22 @@ class Writing:
         return "".join((self.request.opening, self.writer.text_before, *self._pieces))
 
     @property
+    def pieces(self) -> Sequence[str]:
+        """What has been handed out, as it came."""
+        return [piece for piece in self._pieces[: self._n_handed_out] if piece]
+
+    def parser(self, *, again: bool) -> AnswerParser:
+        """Return what takes apart the pieces that are not handed out yet, or all of them ``again``."""
+        before = () if again else self._pieces[: self._n_handed_out]
+        return self.request.reading.parser("".join((self.request.opening, self.writer.text_before, *before)))
+
+    @property
+    def parsed(self) -> tuple[dict[str, Any], tuple[ToolCall, ...]]:
+        """The answer as a message without its calls, and these."""
+        request, is_cut = self.request, self.finish_reason not in ("eos", "stop")
+        return request.reading.message(self.content, is_cut=is_cut, call_id=request.call_id)
+
+    @property
     def has_news(self) -> bool:
         """Whether there is an outcome that the reader has not taken."""
         return bool(self._outcomes)
@@ -238,6 +256,16 @@ class Writing:
         """Collect events from now on."""
         if self._log is None:
             self._log = self.writer.event_log()
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are events of what the reader has taken."""
+        return bool(self._taken)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the reader has taken any token."""
+        return len(self.token_ids) > len(self.request.written)
 
     def take_events(self) -> list[TokenEvent]:
         """Return the events of what the reader has taken, once."""
@@ -357,15 +385,22 @@ class Refused:
     """
 
     text = content = held = ""
+    parsed: tuple[dict[str, Any], tuple[ToolCall, ...]] = ({"role": "assistant", "content": ""}, ())
     finish_reason = "error"
     is_recorded = is_complete = True
-    has_begun = False
+    has_begun = has_events = has_tokens = False
 
     def __init__(self, prompt: tuple[int, ...]) -> None:
         self.token_ids: list[int] = []
         self.statistics = Statistics(prompt_tokens=len(prompt))
         self.drawn: Mapping[str, float] = {}
         self.prompt_progress = (0, len(prompt))
+
+    pieces: Sequence[str] = ()
+
+    def parser(self, *, again: bool) -> AnswerParser:
+        """Return what has nothing to take apart."""
+        return CallReading().parser()
 
     def hand_out(self) -> str:
         """Hand out nothing."""

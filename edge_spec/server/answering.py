@@ -9,8 +9,8 @@ from typing import Any
 from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
 from edge_spec.model import TextModel
-from edge_spec.server.answers import AnswerParser, MergedMessage
 from edge_spec.server.fields import ChatFields, ReplyFields
 from edge_spec.server.formats import (
     Told,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
+from edge_spec.generation.tools.functions import NAME
 from edge_spec.server.errors import bad_value
 
 __all__ = [
@@ -46,8 +47,6 @@ _UNLIMITED = _DRAWN = -1
 """As other servers have it."""
 
 Limit = Literal[-1] | Annotated[int, Field(ge=1)]
-
-_NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
 
 
 class Fields(BaseModel):
@@ -121,7 +120,7 @@ class CompletionFields(ReplyFields):
 
 
 class FunctionFields(Fields):
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

@@ -11,15 +11,15 @@ from typing import Any
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords
 from edge_spec.generation.replies import Replies
-from edge_spec.generation.thoughts import marks_of
+from edge_spec.generation.tools.answers import AnswerParser
+from edge_spec.generation.tools.chat_prompts import chat_prompt
+from edge_spec.generation.tools.functions import declared
+from edge_spec.generation.tools.grammar import answer_grammar, schema_of
+from edge_spec.generation.tools.syntax import CallSyntax
 from edge_spec.memory import Ledger
 from edge_spec.model import TextModel
 from edge_spec.sampling.lark import Lark
 from edge_spec.server.answer_formats import CONSTRAINTS, WantedFormat, require_short, wanted_format
-from edge_spec.server.answers import AnswerParser
-from edge_spec.server.call_grammar import after_thought, calls_grammar, in_answer, schema_of
-from edge_spec.server.call_syntax import CallSyntax
-from edge_spec.server.chat_prompts import chat_prompt, declared
 from edge_spec.server.errors import ApiError, bad_value, in_fields, too_long
 from edge_spec.server.fields import (
     MAX_BIASES,
@@ -169,33 +169,24 @@ class JobMaker:
         )
         # Before anything that takes longer the larger the request is.
         tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
-        marks = marks_of(self._model.prompts.chat_template or "")
-        is_open = marks.opening in self._model.prompts.opening(tokens)
         wanted = wanted_format(asked)
         if wanted is not None and functions and not wanted.is_json:
             raise bad_value(wanted.field, "it and tools both say what may be written; give one of them")
         grammar = wanted.grammar if wanted is not None else None
         notices: list[str] = []
-        if functions:
-            is_required = _must_call(asked)
-            # Where the answer is free it may begin with a thought, whatever the template knows.
-            template = self._model.prompts.chat_template or ""
-            is_free = not is_required and grammar is None
-            may_think = not is_open and (is_free or marks.closing in template)
-            grammar = calls_grammar(
+        try:
+            grammar = answer_grammar(
                 functions,
                 syntax,
-                required=is_required,
+                template=self._model.prompts.chat_template or "",
+                opening=self._model.prompts.opening(tokens),
+                required=_must_call(asked),
                 several=asked.parallel_tool_calls,
-                may_think=may_think,
-                marks=marks,
                 answer=grammar,
                 on_notice=notices.append,
             )
-        elif grammar is not None and marks.answer and not is_open:
-            grammar = in_answer(grammar, marks)
-        if grammar is not None and is_open:
-            grammar = after_thought(grammar, marks)
+        except SettingsError as error:
+            raise ApiError(400, error.message, code="invalid_schema", param="tools") from None
         logprobs = asked.top_logprobs if asked.logprobs else None
         job = self._job(asked, body, (tokens,), wanted, grammar=grammar, logprobs=logprobs)
         schemas = {function.name: schema_of(function) for function in functions}

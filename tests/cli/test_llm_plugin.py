@@ -101,3 +101,70 @@ def test_schemas_hold(model: Any) -> None:
 def test_a_wrong_option_is_told(model: Any) -> None:
     with pytest.raises(llm.ModelError, match=r"top_p is 3\.0 and must be above 0 and at most 1"):
         model.prompt("Hello", top_p=3.0).text()
+
+
+FUNCTION = """
+def weather(tomorrow: bool) -> str:
+    "The weather in this city."
+    return "Rain." if tomorrow else "Sunny."
+"""
+
+
+@pytest.fixture
+def likes_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo model calls a tool where it is shown one, and has no result yet."""
+    generate = TextModel.generate
+
+    def eagerly(self: TextModel, prompt: Any, **asked: Any) -> Any:
+        if asked.get("tools") and prompt[-1]["role"] != "tool":
+            asked |= {"tool_choice": "weather", "parallel_tool_calls": False}
+        return generate(self, prompt, **asked)
+
+    monkeypatch.setattr(TextModel, "generate", eagerly)
+
+
+@pytest.mark.usefixtures("likes_to_call")
+@pytest.mark.parametrize("stream", [True, False])
+def test_tools_are_called_and_their_results_are_read(model: Any, own: TextModel, stream: bool) -> None:
+    names: dict[str, Any] = {}
+    exec(FUNCTION, names)
+    options = {"seed": 7, "max_tokens": 60}
+    chain = model.chain("Weather?", tools=[names["weather"]], stream=stream, options=options)
+    text = "".join(chain) if stream else chain.text()
+    first, second = chain._responses
+    (call,) = first.tool_calls()
+    assert (call.name, first.text()) == ("weather", "") and isinstance(call.arguments["tomorrow"], bool)
+    tool = llm.Tool.function(names["weather"])
+    function = {"name": "weather", "description": "The weather in this city.", "parameters": tool.input_schema}
+    asked: dict[str, Any] = {"tools": [{"type": "function", "function": function}], **options}
+    reply = own.generate([{"role": "user", "content": "Weather?"}], **asked)
+    reply.read()
+    assert [(each.id, each.name, each.arguments) for each in reply.tool_calls] == [
+        (call.tool_call_id, call.name, call.arguments)
+    ]
+    results = [each.result(names["weather"](**call.arguments)) for each in reply.tool_calls]
+    answer = own.generate([{"role": "user", "content": "Weather?"}, reply.message, *results], **asked)
+    assert answer.read() == second.text() == text.strip()
+
+
+@pytest.mark.usefixtures("likes_to_call")
+def test_its_own_command_line_calls_and_continues(model: Any) -> None:
+    runner, said = CliRunner(), ["-m", model.model_id, "-o", "seed", "7", "-o", "max_tokens", "60"]
+    first = runner.invoke(llm_command, [*said, "--functions", FUNCTION, "--td", "Weather?"])
+    assert first.exit_code == 0, first.output
+    assert "Tool call: weather" in first.output and ("Rain." in first.output or "Sunny." in first.output)
+    # The conversation in the log has the call and its result.
+    second = runner.invoke(llm_command, ["-c", "-o", "max_tokens", "8", "And then?"])
+    assert second.exit_code == 0, second.output
+    assert second.stdout.strip()
+
+
+def test_thoughts_are_no_text(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = TextModel.generate
+
+    def thinks(self: TextModel, prompt: Any, **asked: Any) -> Any:
+        return generate(self, prompt, **{**asked, "grammar": 'root ::= "<think>\\nWell.</think>\\n\\nYes."'})
+
+    monkeypatch.setattr(TextModel, "generate", thinks)
+    response = model.prompt("Is it so?", seed=1)
+    assert response.text() == "Yes."

@@ -12,10 +12,10 @@ import pytest
 from guided_texts import demo_vocabulary, random_text, takes
 
 from edge_spec.errors import SettingsError
+from edge_spec.generation.tools.schemas import Rules
 from edge_spec.sampling.guidance import GuidedGrammar
 from edge_spec.sampling.json_schema import schema_to_lark
 from edge_spec.sampling.lark import Lark
-from edge_spec.server.call_schemas import Rules
 
 _CHARS = ["a", "b", "5", '"', "\\", "/", " ", "\n", "-", "é", "]", "^", "\t"]
 _ITEMS = ["a", "b", "5", '"', r"\\", "/", " ", r"\n", r"\-", r"\]", "a-z", "0-9", "!-~", r"\x00-\x1f", r"\x20-\x7f"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from letters import LetterTokenizer
 from table_model import TableModel, random_table
 
 from edge_spec import TextModel
-from edge_spec.errors import SettingsError
+from edge_spec.errors import AlreadyRead, SettingsError
 from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Capabilities
@@ -163,3 +164,49 @@ def test_a_conversation_tells_progress_and_keeps_its_time_limit(monkeypatch: pyt
     assert reply.finish_reason == "timeout"
     assert told and {stage for stage, _, _ in told} == {"reading"}
     assert conversation.to_json()["options"]["timeout"] == 0.05
+
+
+def test_a_reply_that_was_read_gives_its_pieces_again() -> None:
+    model = text_model()
+    reply = model.generate(**written())
+    pieces = [next(reply), *reply]
+    # A loop that was left has gone on in the next one.
+    assert "".join(pieces) == reply.text and reply.finish_reason
+    told: list[str] = []
+    assert [*reply] == pieces and reply.read(told.append) == reply.text and told == pieces
+    assert next(reply, None) is None
+
+    async def awaited() -> list[str]:
+        return [piece async for piece in reply]
+
+    assert asyncio.run(awaited()) == pieces
+    assert [*reply.parts()] == [(False, text) for text in pieces]
+    several = model.generate(**written(n=3))
+    read = [*several]
+    assert sorted(several) != [] and ["".join(text for n, text in several if n == k) for k in range(3)] == several.texts
+    assert sorted(map(str, read)) == sorted(map(str, several))
+    # What ended before it was begun has no pieces.
+    reply = model.generate(**written())
+    reply.cancel()
+    assert [*reply] == [*reply] == [*reply.events()] == []
+
+
+def test_events_are_told_once_and_say_so() -> None:
+    model = text_model()
+    whole = [event.id for event in model.generate(**written()).events()]
+    assert len(whole) == 60
+    # However often their loop is left, none is lost.
+    for n in (1, 4, 29):
+        reply, seen = model.generate(**written()), list[int | None]()
+        while len(seen) < len(whole):
+            seen += [event.id for event in islice(reply.events(), n)]
+        assert seen == whole
+    read = model.generate(**written())
+    read.read()
+    listed = model.generate(**written())
+    assert len([*listed.events()]) == 60
+    for each in (read, listed):
+        with pytest.raises(AlreadyRead, match=r"its words are in `reply\.text`"):
+            each.events()
+        with pytest.raises(AlreadyRead):
+            next(each.event_batches())

@@ -90,7 +90,9 @@ class World:
             text = reply.read()
         except GrammarDeadEnd as error:
             # What had been held back is handed out all the same.
-            return reply.token_ids, reply.text + "".join(reply), "error", type(error)
+            while next(reply, None) is not None:
+                pass
+            return reply.token_ids, reply.text, "error", type(error)
         return reply.token_ids, text, reply.finish_reason, type(None)
 
 

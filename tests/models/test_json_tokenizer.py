@@ -16,12 +16,12 @@ from edge_spec.errors import (
     UnsupportedModel,
 )
 from edge_spec.generation.thoughts import THOUGHTS
+from edge_spec.generation.tools.syntax import FORMS
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.json_tokenizer import JsonTokenizer
 from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
-from edge_spec.server.call_syntax import FORMS
 from edge_spec.tokens.shown import SHOWN
 
 DRAFT = resolve_family("demo").draft

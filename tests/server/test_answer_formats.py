@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 from marked_vocabulary import takes
 
+from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
+from edge_spec.generation.tools.grammar import calls_grammar, schema_of
+from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax
 from edge_spec.sampling.json_schema import schema_to_lark
 from edge_spec.server.answer_formats import wanted_format
-from edge_spec.server.answers import AnswerParser, MergedMessage
-from edge_spec.server.call_grammar import calls_grammar, schema_of
-from edge_spec.server.call_syntax import FORMS, HERMES, LLAMA, CallSyntax
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import ChatFields, FunctionFields, parse
 

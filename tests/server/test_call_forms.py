@@ -17,15 +17,15 @@ from marked_vocabulary import takes
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 
+from edge_spec.errors import SettingsError
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
+from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
+from edge_spec.generation.tools.arguments import BARE, JSON, PYTHON, TAGGED
+from edge_spec.generation.tools.grammar import calls_grammar, schema_of
+from edge_spec.generation.tools.syntax import FORMS, CallSyntax
 from edge_spec.server.answering import Prepared, chunks, whole
-from edge_spec.server.answers import AnswerParser, MergedMessage
-from edge_spec.server.call_arguments import BARE, JSON, PYTHON, TAGGED
-from edge_spec.server.call_grammar import calls_grammar, schema_of
-from edge_spec.server.call_syntax import FORMS, CallSyntax
-from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import ChatFields, FunctionFields, MessageFields
 from edge_spec.server.jobs import Job
 from edge_spec.server.request_log import Record
@@ -457,7 +457,7 @@ def test_what_a_form_cannot_keep_is_left_to_the_tool_unless_it_is_strict(form: C
     if case in KEPT_BY[form.arguments]:
         assert not takes(calls_grammar([strict], form, **may), wrong)
     else:
-        with pytest.raises(ApiError, match="the schema of f cannot be kept in this form of calls: "):
+        with pytest.raises(SettingsError, match="the schema of f cannot be kept in this form of calls: "):
             calls_grammar([strict], form, **may)
 
 
@@ -466,7 +466,7 @@ def test_values_that_a_form_cannot_write_are_refused_where_there_are_no_others(n
     form = FORMS[NAMES.index(name)]
     may: Any = {"required": True, "several": False, "may_think": False}
     schema = {"type": "object", "properties": {"x": {"enum": [f"a{mark}b"]}}, "required": ["x"]}
-    with pytest.raises(ApiError, match="form of calls"):
+    with pytest.raises(SettingsError, match="form of calls"):
         calls_grammar([FunctionFields(name="f", parameters=schema, strict=True)], form, **may)
     assert takes(
         calls_grammar([FunctionFields(name="f", parameters=schema)], form, **may), called(form, ("f", {"x": "a"}))
@@ -528,9 +528,9 @@ def test_a_schema_that_is_none_is_left_to_the_tool_or_refused(form: CallSyntax, 
     try:
         calls_grammar([strict], form, **may)
         assert not notices
-    except ApiError as error:
+    except SettingsError:
         # Whoever does not want it strict is told, too.
-        assert error.status == 400 and notices
+        assert notices
     read(form, [called(form, ("f", {"a": 1}))], opening=marks_for(form).between, schemas={"f": schema_of(loose)})
 
 

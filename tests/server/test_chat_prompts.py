@@ -8,8 +8,8 @@ import pytest
 
 from edge_spec.errors import PromptError
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.server.call_syntax import HERMES
-from edge_spec.server.chat_prompts import chat_prompt
+from edge_spec.generation.tools.chat_prompts import chat_prompt
+from edge_spec.generation.tools.syntax import HERMES
 
 ALTERNATING = (
     "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"

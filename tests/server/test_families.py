@@ -13,10 +13,10 @@ from marked_vocabulary import Marked, takes
 
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.thoughts import marks_of
-from edge_spec.server.answers import AnswerParser, MergedMessage
-from edge_spec.server.call_grammar import calls_grammar, schema_of
-from edge_spec.server.call_syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
-from edge_spec.server.chat_prompts import chat_prompt
+from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
+from edge_spec.generation.tools.chat_prompts import chat_prompt
+from edge_spec.generation.tools.grammar import calls_grammar, schema_of
+from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
 from edge_spec.server.fields import FunctionFields
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

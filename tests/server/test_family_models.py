@@ -16,9 +16,10 @@ from family_templates import FAMILIES
 import edge_spec
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.generation.thoughts import HARMONY, THOUGHTS, ThoughtMarks, is_in_channels, marks_of
+from edge_spec.generation.tools.chat_prompts import chat_prompt
+from edge_spec.generation.tools.functions import declared
+from edge_spec.generation.tools.grammar import calls_grammar
 from edge_spec.model import TextModel
-from edge_spec.server.call_grammar import calls_grammar
-from edge_spec.server.chat_prompts import chat_prompt, declared
 from edge_spec.server.fields import FunctionFields
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings

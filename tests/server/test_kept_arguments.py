@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from marked_vocabulary import takes
 
+from edge_spec.generation.tools.grammar import calls_grammar
+from edge_spec.generation.tools.syntax import FORMS, HERMES, CallSyntax
 from edge_spec.sampling.json_schema import schema_to_lark
-from edge_spec.server.call_grammar import calls_grammar
-from edge_spec.server.call_syntax import FORMS, HERMES, CallSyntax
 from edge_spec.server.fields import FunctionFields
 
 ANNOTATIONS: dict[str, Any] = {

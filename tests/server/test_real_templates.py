@@ -16,12 +16,12 @@ import pytest
 
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.thoughts import THOUGHTS, marks_of
+from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
+from edge_spec.generation.tools.chat_prompts import chat_prompt
+from edge_spec.generation.tools.grammar import calls_grammar, schema_of
+from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
-from edge_spec.server.answers import AnswerParser, MergedMessage
-from edge_spec.server.call_grammar import calls_grammar, schema_of
-from edge_spec.server.call_syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
-from edge_spec.server.chat_prompts import chat_prompt
 from edge_spec.server.fields import FunctionFields
 
 FOLDER = Path(os.environ.get("EDGE_SPEC_VOCABULARIES", ""))

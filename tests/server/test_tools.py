@@ -10,11 +10,11 @@ import openai
 import pytest
 from server_world import wait_until
 
-from edge_spec.server.answers import AnswerParser, MergedMessage
-from edge_spec.server.call_grammar import after_thought, calls_grammar
-from edge_spec.server.call_messages import in_plain_text, one_call_each
-from edge_spec.server.call_syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
-from edge_spec.server.chat_prompts import declared
+from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
+from edge_spec.generation.tools.call_messages import in_plain_text, one_call_each
+from edge_spec.generation.tools.functions import declared
+from edge_spec.generation.tools.grammar import after_thought, calls_grammar
+from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
 from edge_spec.server.fields import FunctionFields, MessageFields
 from edge_spec.server.messages import template_messages
 

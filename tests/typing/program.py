@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import edge_spec
-from edge_spec import ChatSession, Drafter, Mode, Reply, TextModel, Tree
+from edge_spec import ChatSession, Drafter, Mode, Reply, TextModel, ToolCall, Tree
 
 
 class LastAgain(Drafter):
@@ -35,6 +35,18 @@ def talk(model: TextModel, path: Path) -> ChatSession:
     return session
 
 
+def use_tools(model: TextModel, tools: Sequence[Mapping[str, object]]) -> list[tuple[str, object]]:
+    session = model.chat(tools=tools, seed=1, max_tokens=40)
+    reply = session.send("What time is it?", tool_choice="required", parallel_tool_calls=False)
+    said = "".join(text for is_thought, text in reply.parts() if not is_thought)
+    calls: tuple[ToolCall, ...] = reply.tool_calls
+    if calls:
+        print(said, session.send([call.result("noon") for call in calls]).read())
+        messages = [{"role": "user", "content": "What time is it?"}, reply.message, calls[0].result({"hour": 12})]
+        print(model.generate(messages, tools=tools).answer, model.count_tokens(messages, tools=tools))
+    return [(call.name, call.arguments["zone"]) for call in calls]
+
+
 async def many(prompts: Sequence[str]) -> list[str]:
     async with edge_spec.aload("demo", n_ctx=512) as model:
         replies = [model.generate(prompt, seed=3, max_tokens=20) for prompt in prompts]
@@ -50,6 +62,8 @@ def main() -> None:
         best = model.generate("Hello", n=3, max_tokens=8)
         print(best.read(), [str(each) for each in best.answers], chances(model.generate("Hi", max_tokens=4)))
         print(model.generate_many(["a", "b"], max_tokens=4).texts, talk(model, Path("talk.chat")).n_turns)
+        clock = {"name": "clock", "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}}}
+        print(use_tools(model, [{"type": "function", "function": clock}]))
     print(asyncio.run(many(["Hello", "Hi"])))
 
 

@@ -8,7 +8,7 @@ from json import dumps
 from typing import Any
 
 from edge_spec.generation.control_names import WrittenText
-from edge_spec.server.call_syntax import HERMES, CallSyntax
+from edge_spec.generation.tools.syntax import HERMES, CallSyntax
 
 __all__ = ["in_plain_text", "one_call_each", "with_thoughts"]
 
@@ -16,7 +16,7 @@ __all__ = ["in_plain_text", "one_call_each", "with_thoughts"]
 def one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the same conversation with one call per message, each followed by its result."""
     made: list[dict[str, Any]] = []
-    results = {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
+    results = {message.get("tool_call_id"): message for message in messages if message["role"] == "tool"}
     placed: set[str] = set()
     for message in messages:
         calls = message.get("tool_calls", ())

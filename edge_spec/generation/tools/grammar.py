@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edge_spec.errors import SettingsError
-from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
+from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks, marks_of
+from edge_spec.generation.tools.functions import Function
+from edge_spec.generation.tools.schemas import Rules, Schema, pattern_of, refused
+from edge_spec.generation.tools.syntax import CallSyntax
 from edge_spec.sampling.lark import Lark, literal
-from edge_spec.server.call_schemas import Rules, Schema, pattern_of, refused
-from edge_spec.server.call_syntax import CallSyntax
-from edge_spec.server.errors import ApiError
-from edge_spec.server.fields import FunctionFields
 
-__all__ = ["after_thought", "calls_grammar", "in_answer", "schema_of"]
+__all__ = ["after_thought", "answer_grammar", "calls_grammar", "in_answer", "schema_of"]
 
 _ANY_OBJECT = {"type": "object"}
 _PIECES = re.compile(r'"[^"]*"|[{}]|[:,] ')
@@ -23,8 +22,51 @@ _PIECES = re.compile(r'"[^"]*"|[{}]|[:,] ')
 _SPACE = r" \t\r\n"
 
 
+def answer_grammar(
+    functions: Sequence[Function],
+    syntax: CallSyntax,
+    *,
+    template: str,
+    opening: str,
+    required: bool,
+    several: bool,
+    answer: Lark | None,
+    on_notice: Callable[[str], object],
+) -> Lark | None:
+    """Return a grammar of answers to a prompt; None if all are possible.
+
+    Args:
+        template: the model's chat template.
+        opening: what the prompt has written of the answer.
+        required, several, on_notice: of calls, see ``calls_grammar``.
+        answer: of an answer that calls no function.
+
+    Raises:
+        SettingsError: the schema of a strict function cannot be kept.
+    """
+    marks = marks_of(template)
+    is_open = marks.opening in opening
+    if functions:
+        # Where the answer is free it may begin with a thought, whatever the template knows.
+        is_free = not required and answer is None
+        may_think = not is_open and (is_free or marks.closing in template)
+        answer = calls_grammar(
+            functions,
+            syntax,
+            required=required,
+            several=several,
+            may_think=may_think,
+            marks=marks,
+            answer=answer,
+            on_notice=on_notice,
+        )
+    elif answer is not None and marks.answer and not is_open:
+        answer = in_answer(answer, marks)
+    return after_thought(answer, marks) if answer is not None and is_open else answer
+
+
 def calls_grammar(
-    functions: Sequence[FunctionFields],
+    functions: Sequence[Function],
     syntax: CallSyntax,
     *,
     required: bool,
@@ -48,7 +90,7 @@ def calls_grammar(
         on_notice: called with a sentence for each schema, of a function that is not strict, that is not kept whole.
 
     Raises:
-        ApiError: the schema of a strict function cannot be kept.
+        SettingsError: the schema of a strict function cannot be kept.
     """
     # Where both may begin with a brace, calls are written piece by piece as JSON is.
     in_json = not (syntax.mark or required) and answer is not None
@@ -130,7 +172,7 @@ def _literal(text: str) -> str:
 
 
 def _function(
-    function: FunctionFields, syntax: CallSyntax, number: int, on_notice: Callable[[str], object], *, in_json: bool
+    function: Function, syntax: CallSyntax, number: int, on_notice: Callable[[str], object], *, in_json: bool
 ) -> str:
     """Return the rules of a call's name and arguments, ``in_json`` of what comes before them, too.
 
@@ -161,7 +203,7 @@ def _function(
         return made(schema, whole=True)
     except SettingsError as error:
         if function.strict:
-            raise ApiError(400, said(error), code="invalid_schema", param="tools") from None
+            raise SettingsError(said(error)) from None
     ways = [
         (schema, "what it says of all arguments together is left out"),
         (_of_each(schema), "its arguments may be anything"),
@@ -189,7 +231,7 @@ def _of_each(schema: Schema) -> Schema:
     return {**definitions, "type": "object", "properties": named, "required": known}
 
 
-def schema_of(function: FunctionFields) -> dict[str, Any]:
+def schema_of(function: Function) -> dict[str, Any]:
     """Return the schema of a function's arguments."""
     schema = function.parameters or {"properties": {}}
     if schema.get("properties") == {}:

@@ -7,19 +7,31 @@ from typing import Any
 
 from edge_spec.errors import PromptError
 from edge_spec.generation.control_names import RenderedText, unused_character
-from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.server.call_messages import in_plain_text, one_call_each, with_thoughts
-from edge_spec.server.call_syntax import HERMES, CallSyntax, syntax_of
-from edge_spec.server.fields import FunctionFields
+from edge_spec.generation.prompts import Prompt, PromptBuilder
+from edge_spec.generation.tools.call_messages import in_plain_text, one_call_each, with_thoughts
+from edge_spec.generation.tools.functions import Function, declared
+from edge_spec.generation.tools.given_messages import template_messages
+from edge_spec.generation.tools.syntax import HERMES, CallSyntax, syntax_of
 
-__all__ = ["chat_prompt", "declared"]
+__all__ = ["chat_prompt", "prompt_tokens"]
 
 
-def declared(function: FunctionFields) -> dict[str, Any]:
-    """Return a tool as templates show it to models."""
-    parameters = function.parameters or {"type": "object", "properties": {}}
-    values = {"name": function.name, "description": function.description or "", "parameters": parameters}
-    return {"type": "function", "function": values}
+def prompt_tokens(
+    prompts: PromptBuilder, prompt: Prompt, functions: Sequence[Function] = (), *, raw: bool = False
+) -> list[int]:
+    """Return token ids of a text or messages; see ``PromptBuilder.tokens_of``.
+
+    Args:
+        functions: that the model is shown.
+
+    Raises:
+        PromptError: it is neither, or the chat template is missing or refuses it.
+    """
+    if raw or prompts.chat_template is None or (isinstance(prompt, str) and not functions):
+        return prompts.tokens_of(prompt, raw=raw)
+    messages = template_messages(prompts.messages_of(prompt))
+    text, _ = chat_prompt(prompts, messages, [declared(function) for function in functions], {})
+    return prompts.tokenize_rendered(text)
 
 
 def chat_prompt(

@@ -10,9 +10,7 @@ from typing import Any
 
 from edge_spec.foreign import parse_json
 from edge_spec.generation.piece_reader import PieceReader, Waiting
-from edge_spec.sampling.json_schema import constraints, json_expression
-from edge_spec.sampling.lark import literal
-from edge_spec.server.call_schemas import (
+from edge_spec.generation.tools.schemas import (
     KINDS,
     Rules,
     Schema,
@@ -27,6 +25,8 @@ from edge_spec.server.call_schemas import (
     values_of,
     with_definitions,
 )
+from edge_spec.sampling.json_schema import constraints, json_expression
+from edge_spec.sampling.lark import literal
 
 __all__ = ["BARE", "JSON", "PYTHON", "TAGGED", "Arguments"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edge_spec.generation.tools.arguments import BARE, JSON, PYTHON, TAGGED, Arguments
 from edge_spec.sampling.lark import literal
-from edge_spec.server.call_arguments import BARE, JSON, PYTHON, TAGGED, Arguments
 
 __all__ = ["FORMS", "HERMES", "LLAMA", "CallSyntax", "syntax_of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from types import MappingProxyType
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from edge_spec.generation.piece_reader import PieceReader, Waiting
 from edge_spec.generation.text_stream import overlap
 from edge_spec.generation.thoughts import Thinking
-from edge_spec.server.call_syntax import CallSyntax
+from edge_spec.generation.tools.syntax import CallSyntax
 
-__all__ = ["AnswerParser", "MergedMessage"]
+__all__ = ["AnswerParser", "MergedMessage", "parts_of"]
 
 Delta = dict[str, Any]
 """A piece of a message, as OpenAI's clients add it to what they have."""
@@ -65,6 +65,14 @@ class AnswerParser:
             else:
                 deltas += self._calls.push(text) if self._calls is not None else [{"content": text}]
         return deltas
+
+
+def parts_of(deltas: Iterable[Delta]) -> Iterator[tuple[bool, str]]:
+    """Yield the texts in deltas, and whether each is a thought."""
+    for delta in deltas:
+        for name, text in delta.items():
+            if name != "tool_calls":
+                yield name == "reasoning_content", text
 
 
 class CallParser(PieceReader[Delta]):
