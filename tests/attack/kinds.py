@@ -24,11 +24,12 @@ from fake_hub import COMMIT, FAULTS, client, fake_hub
 from family_templates import FAMILIES
 from gguf_files import write_gguf
 from head_files import write_head
-from hostile_gguf import read_gguf
+from hostile_gguf import HostileGGUF, read_gguf
 from json_schemas import SCHEMAS
 from mutations import ODD, Mutations
 from published_models import publish
 from published_weights import read_weights
+from renamed_models import renamed
 from scarce_memory import PLENTY
 
 from edge_spec import load
@@ -130,10 +131,17 @@ def gguf(number: int, folder: Path) -> Callable[[], object]:
 
 def family(number: int, folder: Path) -> Callable[[], object]:
     """A small model of any family with one setting or tensor changed, on each engine in turn."""
-    path = folder / "changed.gguf"
-    model = damaged(number // 2, folder)
-    model.write(path)
-    engine = ("llama", "onnx")[number % 2]
+    return _loaded(damaged(number // 2, folder), ("llama", "onnx")[number % 2], folder)
+
+
+def architecture(number: int, folder: Path) -> Callable[[], object]:
+    """A small model of any family under the name of another architecture, on llama.cpp; all pairs, by number."""
+    return _loaded(renamed(number, folder), "llama", folder)
+
+
+def _loaded(model: HostileGGUF, engine: str, folder: Path) -> Callable[[], object]:
+    """A few tokens of a model, all of them if it can be loaded."""
+    path = model.write(folder / "changed.gguf")
     # The machine's memory may get scarce by what others do; what this holds is measured from outside.
     watch = PressureWatch(lambda: PressureReading(available_bytes=PLENTY), low_bytes=1)
     given: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "speculation": "off", "memory": BUDGET, "cache_dir": folder}
@@ -376,6 +384,7 @@ class Kind:
 KINDS = {
     "gguf": Kind(gguf),
     "family": Kind(family, at_once=5),
+    "architecture": Kind(architecture, at_once=10),
     "head": Kind(head),
     "onnx": Kind(onnx),
     "session": Kind(session, at_once=25),
