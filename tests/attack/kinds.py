@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from beside import heavy, two_chats, two_loads
 from chat_world import chat_model, chat_table
 from commands import command as real_command
 from damaged_families import damaged
@@ -31,6 +32,7 @@ from published_models import publish
 from published_weights import read_weights
 from renamed_models import renamed
 from scarce_memory import PLENTY
+from values import nested, numbers, tokenizer
 
 from edge_spec import load
 from edge_spec.chat import ChatSession
@@ -271,6 +273,22 @@ def hub(number: int, folder: Path) -> Callable[[], object]:
 
 def http(number: int, folder: Path) -> Callable[[], object]:
     """Requests to a server, of any shape; it answers each, never with 500, and goes on answering."""
+    return _answered(lambda place: _request(Mutations(number * _AT_ONCE + place)))
+
+
+def large_numbers(number: int, folder: Path) -> Callable[[], object]:
+    """Requests to a server with numbers that are too large."""
+
+    def request(place: int) -> bytes:
+        body = json.dumps(numbers(number * _AT_ONCE + place)).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
+
+    return _answered(request)
+
+
+def _answered(request: Callable[[int], bytes]) -> Callable[[], object]:
+    """Some requests to a server, by their places."""
 
     def serve() -> None:
         with (
@@ -279,7 +297,7 @@ def http(number: int, folder: Path) -> Callable[[], object]:
         ):
             port = int(server.url.rpartition(":")[2])
             for place in range(_AT_ONCE):
-                status = _status(port, _request(Mutations(number * _AT_ONCE + place)))
+                status = _status(port, request(place))
                 if status not in range(200, 500) and status not in (0, 501, 503, 504, 505):
                     raise AssertionError(f"{status} for request {place}")
             if _status(port, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n") != 200:
@@ -389,9 +407,15 @@ KINDS = {
     "onnx": Kind(onnx),
     "session": Kind(session, at_once=25),
     "template": Kind(template, at_once=25),
+    "nested": Kind(nested, at_once=25),
+    "tokenizer": Kind(tokenizer),
     "grammar": Kind(grammar, at_once=10),
     "schema": Kind(schema, at_once=10),
     "hub": Kind(hub, at_once=10),
     "http": Kind(http, inputs=_AT_ONCE),
+    "numbers": Kind(large_numbers, inputs=_AT_ONCE),
+    "heavy": Kind(heavy, inputs=20),
+    "two chats": Kind(two_chats, at_once=10),
+    "two loads": Kind(two_loads, inputs=3),
     "command": Kind(real_command),
 }
