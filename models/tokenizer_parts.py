@@ -243,7 +243,9 @@ def _read_one(text: str) -> _Ways:
         if high >= _MANY:
             ways = replace(ways, endless=ways.endless + 1, fails=False)
         else:
-            ways = replace(ways, bounded=ways.bounded * (high - low + 1), fails=ways.fails or bool(low and ways.endless))
+            ways = replace(
+                ways, bounded=ways.bounded * (high - low + 1), fails=ways.fails or bool(low and ways.endless)
+            )
     return ways
 
 
