@@ -27,7 +27,7 @@ _SOME = re.compile(rb'(?:[^"]{1,4096}+|"(?:[^"\\]+|\\.)*+"){1,4096}+', re.DOTALL
 """A part of a body that ends in no string."""
 
 _MOST_PARTS = 200_000
-"""So many lists, objects and names: while Python makes them, and looks for what is no longer used, nobody has a turn."""
+"""So many lists, objects and names: while Python makes them, and looks for unused ones, nobody else has a turn."""
 
 _BYTES_OF_TEXT, _BYTES_OF_FIELDS = 6, 1100
 _BYTES_BY_MARK = {b"{": 300, b"[": 100, b",": 100, b":": 200}
