@@ -332,5 +332,10 @@ def _located(model: StrPath | None, options: Mapping[str, Any]) -> LoadOptions:
 
 
 def _on_disk(folder: Path | None) -> Path | None:
-    """Return a folder that lies on a disk; the system's own for temporary files may lie in memory."""
-    return folder if folder is not None and folder.is_dir() else None
+    """Return a folder that lies on a disk; the system's own for temporary files may lie in memory.
+
+    One that lies in a folder of somebody else, who lets nobody in, is none.
+    """
+    with suppress(OSError):
+        return folder if folder is not None and folder.is_dir() else None
+    return None

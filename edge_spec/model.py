@@ -406,9 +406,10 @@ class TextModel(Closing):
 
     def speed_up(self, done: Statistics) -> float | None:
         """How many times as fast a reply of this model was written as without drafts: an estimate, by the time that
-        ``auto`` has measured for plain rounds here. None where nothing was drafted, or not by ``auto``."""
+        ``auto`` has measured for plain rounds here. None where nothing was drafted, or not by ``auto``, or where rounds
+        were shared with other texts: how long they would have taken without drafts nobody knows."""
         plain = self.choices.get("off")
-        if plain is None or not plain.round_s or not done.drafted or not done.decode_s:
+        if plain is None or not plain.round_s or not done.drafted or not done.decode_s or done.shared:
             return None
         return done.tokens * plain.round_s / done.decode_s
 

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -143,17 +144,45 @@ def _replaced_growth(part: dict[str, Any]) -> float:
 _LETTER = re.compile(r"\\[pP]\{\^?\w+\}|\\x\{\w+\}|\\.|\[(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]", re.DOTALL)
 """An escaped one, or a class."""
 
-_REPEATED = re.compile(r"[*+]|\{\d*,\}|\{\d{3,}")
 _GROUP = re.compile(r"\(([^()]*)\)([*+?]|\{\d*,?\d*\})?")
 _LOOK = re.compile(r"\?<?[=!]")
 _MARKS = re.compile(r"\?(?:[a-z-]*[:>]|<\w+>|[a-z-]+$)")
-_NOTHING = re.compile(r"(?:[^*?+{}](?:[*?]|\{0?,\d*\})[+?]?)*")
+_UNIT = re.compile(r"([^*?+{}])([*+?]|\{\d*,?\d*\})?[+?]?", re.DOTALL)
+
+_MOST_WAYS = 1000
+"""So many readings of what has an end are tried at each place of a text."""
+
+_MANY = 100
+"""What may be repeated so often counts as endless."""
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """In how many ways a pattern may be read from one place of a text.
+
+    Attributes:
+        bounded: those of what has an end.
+        endless: repetitions without an end that follow each other, each of which may take any part of a text.
+        fails: whether something behind the last of these may fail, so that it is tried at every length.
+        least: letters that it takes at least.
+    """
+
+    bounded: int = 1
+    endless: int = 0
+    fails: bool = False
+    least: int = 0
+
+    @property
+    def power(self) -> int:
+        """Trying it at all places of a text takes the length of the text to this power."""
+        return max(1, self.endless + self.fails)
 
 
 def _check_pattern(pattern: dict[str, str]) -> bool:
-    """Return whether a pattern may match nothing; refuse one that would be tried in more ways than a text has letters.
+    """Return whether a pattern may match nothing; refuse one that takes more than the square of a text's length.
 
-    That is so where what repeats without end, or has alternatives, is repeated itself: ``(a+)+``, ``(a|aa)+``.
+    That is so where what repeats without an end, or can be read in several ways, is repeated itself, ``(a+)+`` and
+    ``(a|aa)+``, or where such repetitions follow each other, ``a*a*b``.
     """
     if "String" in pattern:
         if not pattern["String"]:
@@ -166,24 +195,67 @@ def _check_pattern(pattern: dict[str, str]) -> bool:
     while found := _GROUP.search(text):
         inner, times = found[1], found[2] or ""
         look = _LOOK.match(inner)
-        inner = inner[look.end() :] if look else _MARKS.sub("", inner, count=1) if inner.startswith("?") else inner
-        endless, empty = _REPEATED.search(inner) is not None, _can_be_empty(inner)
-        if times not in ("", "?") and (endless or empty or "|" in inner):
+        marks = _MARKS.match(inner)
+        if inner.startswith("?") and not look and not marks:
+            raise _Unbounded("its pattern has a group that published tokenizers do not have")
+        begin = look or marks
+        ways = _read(inner[begin.end() :] if begin else inner)
+        if times not in ("", "?") and (ways.endless or ways.bounded > 1 or not ways.least):
             raise _Unbounded("its pattern repeats what can be read in several ways")
-        endless = endless or _REPEATED.search(times) is not None
-        empty = empty or times[:1] in ("*", "?") or times.startswith(("{0", "{,"))
-        unit = (
-            ""
-            if look
-            else {(False, False): "a", (False, True): "a?", (True, False): "a+", (True, True): "a*"}[endless, empty]
-        )
+        if look:
+            unit = "a*" * ways.endless + "$"
+        elif times == "?":
+            unit = _unit(replace(ways, bounded=ways.bounded + 1, least=0), is_optional=True)
+        else:
+            # A group of one reading may be repeated as a letter is.
+            unit = f"a{times}" if times else _unit(ways)
         text = text[: found.start()] + unit + text[found.end() :]
-    return _can_be_empty(text)
+    return _read(text).least == 0
 
 
-def _can_be_empty(text: str) -> bool:
-    """Return whether one of the alternatives, which have no groups, may take no letter."""
-    return any(_NOTHING.fullmatch(each.strip("^$")) is not None for each in text.split("|"))
+def _unit(ways: _Ways, *, is_optional: bool = False) -> str:
+    """Return a pattern without groups that is read in as many ways."""
+    behind = "$" if ways.fails else ""
+    if ways.endless:
+        return "a*" * (ways.endless - 1) + ("a+" if ways.least else "a*") + behind
+    least = min(1, ways.least)
+    unit = f"a{{{least},{least + ways.bounded - 1}}}" if ways.bounded < _MANY - 1 else "a+"
+    # What takes no letter may fail as well.
+    return unit if is_optional else f"{unit}$"
+
+
+def _read(text: str) -> _Ways:
+    """Return in how many ways alternatives without groups may be read."""
+    each = [_read_one(part) for part in text.split("|")]
+    worst = max(each, key=lambda ways: (ways.power, ways.endless))
+    bounded = sum(ways.bounded for ways in each)
+    if worst.power > 2 or bounded > _MOST_WAYS:
+        raise _Unbounded("its pattern takes more than the square of a text's length")
+    return replace(worst, bounded=bounded, least=min(ways.least for ways in each))
+
+
+def _read_one(text: str) -> _Ways:
+    ways = _Ways()
+    for unit in _UNIT.finditer(text):
+        low, high = _times(unit[2] or "")
+        takes = unit[1] not in "^$"
+        ways = replace(ways, least=ways.least + takes * low)
+        if high >= _MANY:
+            ways = replace(ways, endless=ways.endless + 1, fails=False)
+        else:
+            ways = replace(
+                ways, bounded=ways.bounded * (high - low + 1), fails=ways.fails or bool(low and ways.endless)
+            )
+    return ways
+
+
+def _times(mark: str) -> tuple[int, int]:
+    """Return how often something is repeated at least and at most."""
+    if mark in ("", "?", "*", "+"):
+        return {"": (1, 1), "?": (0, 1), "*": (0, _MANY), "+": (1, _MANY)}[mark]
+    low, comma, high = mark[1:-1].partition(",")
+    least = int(low or 0)
+    return least, int(high or _MANY) if comma else least
 
 
 def _check_template(part: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,13 @@ __all__ = [
 ]
 
 
+_BAD_HEADER = (MemoryError, SyntaxError, TokenError)
+"""What NumPy raises besides, of an array that is larger than memory, and of a header that is no expression."""
+
+_SMALL_BYTES = 1 << 24
+_MOST_GROWTH = 100
+
+
 def ids_type(n_vocab: int) -> type[np.uint16 | np.uint32]:
     """Return the type in which token ids of a vocabulary are kept in files."""
     return np.uint16 if n_vocab <= 1 << 16 else np.uint32
@@ -56,9 +64,23 @@ def arrays_of(path: Path, what: str, *, hint: str) -> Iterator[Mapping[str, npt.
     try:
         # Of a path, NumPy leaves the file open if it is damaged.
         with path.open("rb") as file, np.load(file) as found:
+            _require_content(found)
             yield found
-    except (*BAD_ARCHIVE, *BAD_RECORD) as error:
+    except (*BAD_ARCHIVE, *BAD_RECORD, *_BAD_HEADER) as error:
         raise ModelFileError(f"{path} holds no {what} ({error})", hint=hint) from error
+
+
+def _require_content(found: Any) -> None:
+    """Refuse what unpacks to far more than it takes, which ids of tokens and weights never do.
+
+    Raises:
+        ValueError: it does so, or is a single array.
+    """
+    if not isinstance(found, np.lib.npyio.NpzFile):
+        raise ValueError("it is a single array")
+    for each in found.zip.infolist() if found.zip is not None else ():
+        if each.file_size > _SMALL_BYTES + _MOST_GROWTH * each.compress_size:
+            raise ValueError(f"{each.filename} unpacks to {each.file_size >> 20} MiB, more than it can hold")
 
 
 class whole_file:

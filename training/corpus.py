@@ -51,6 +51,9 @@ _NAMES = (
     "Will",
 )
 _LONGEST_LINE = 16 << 20
+_SMALL = 1 << 26
+_MOST_GROWTH = 200
+"""So many characters of a packed file are read in any case, and so many times its size: texts shrink to a tenth."""
 # From where spaces begin, and whole: else a run of them would be read anew from each.
 _TRAILING = re.compile(r"(?<![ \t\u00a0])[ \t\u00a0]++(?=\n|$)")
 _INNER = re.compile(r"(?<=\S)[ \t\u00a0]+")
@@ -97,8 +100,16 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
         ModelFileError: the file cannot be read, or a line is not a valid record.
     """
     try:
+        most = _SMALL + _MOST_GROWTH * path.stat().st_size
         with _open(path) as file:
+            n_read = 0
             for number, line in enumerate(iter(partial(file.readline, _LONGEST_LINE + 1), ""), start=1):
+                n_read += len(line)
+                if n_read > most:
+                    raise ModelFileError(
+                        f"{path} unpacks to more than {_MOST_GROWTH} times its size, as no texts do",
+                        hint="get it from elsewhere, or leave it out",
+                    )
                 if len(line) > _LONGEST_LINE:
                     raise ModelFileError(
                         f"line {number} of {path} has more than {_LONGEST_LINE >> 20} million characters",

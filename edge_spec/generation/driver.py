@@ -602,6 +602,7 @@ class Driver:
         rest_s = (perf_counter() - begun - verify_s - other_s) / len(batch)
         for writing in batch:
             writing.writer.statistics.rest_s += rest_s
+            writing.writer.statistics.shared += len(batch) > 1
 
     def _decoded(self, texts: Sequence[Speculator], prepared: list[Prepared]) -> tuple[list[Prepared], list[Logits]]:
         """Decode what is prepared, without drafts where these lack cells that other texts of the decode have."""

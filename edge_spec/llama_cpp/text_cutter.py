@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["TextCutter"]
 
@@ -21,27 +21,51 @@ class TextCutter:
 
     def __init__(self, names: Mapping[bytes, bool], *, whole_bytes: int = 1 << 14, least_bytes: int = 1 << 10) -> None:
         self._whole_bytes, self._least_bytes = whole_bytes, least_bytes
-        known = sorted(filter(None, names), key=len, reverse=True)
-        self._longest = len(known[0]) if known else 0
-        self._cuts = _any_of([name for name in known if not names[name]])
-        # Looks ahead, so that names that overlap are all found.
-        self._anywhere = re.compile(b"(?=(" + _any_of(known).pattern + b"))")
+        self._all = _Names(names)
+        self._cuts = _Names(name for name, takes_before in names.items() if not takes_before)
 
     def parts(self, raw: bytes) -> Iterator[bytes]:
         """Yield the parts of a text, in order."""
         begin = 0
-        if len(raw) > self._whole_bytes and self._longest:
-            for found in self._cuts.finditer(raw):
-                if found.start() - begin >= self._least_bytes and not self._lies_across(raw, found.start()):
-                    yield raw[begin : found.start()]
-                    begin = found.start()
+        if len(raw) > self._whole_bytes:
+            for cut, _ in self._cuts.found(raw):
+                if cut - begin >= self._least_bytes and not self._lies_across(raw, cut):
+                    yield raw[begin:cut]
+                    begin = cut
         yield raw[begin:]
 
+    def finds_none(self, raw: bytes) -> bool:
+        """Return whether a text is known to have no such token; where no names are known it is not."""
+        return self._all.longest > 0 and next(self._all.found(raw), None) is None
+
     def _lies_across(self, raw: bytes, cut: int) -> bool:
-        first = max(0, cut - self._longest)
-        before = self._anywhere.finditer(raw, first, cut + self._longest)
-        return any(found.start() < cut < found.end(1) for found in before)
+        first = max(0, cut - self._all.longest)
+        return any(start < cut < end for start, end in self._all.found(raw, first, cut))
 
 
-def _any_of(names: list[bytes]) -> re.Pattern[bytes]:
-    return re.compile(b"|".join(map(re.escape, names)) or b"(?!)")
+class _Names:
+    """Looks for names. Six thousand alternatives of a pattern would be tried at every place where one of them begins.
+
+    Attributes:
+        longest: the bytes of the longest one.
+    """
+
+    def __init__(self, names: Iterable[bytes]) -> None:
+        self._names = frozenset(filter(None, names))
+        self.longest = max(map(len, self._names), default=0)
+        lengths: dict[bytes, set[int]] = {}
+        for name in self._names:
+            lengths.setdefault(name[:2], set()).add(len(name))
+        self._lengths = {begin: sorted(found, reverse=True) for begin, found in lengths.items()}
+        first = b"".join(sorted({re.escape(name[:1]) for name in self._names}))
+        self._begin = re.compile(b"[" + first + b"]" if first else b"(?!)")
+
+    def found(self, raw: bytes, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield where the longest name begins and ends, at each place at which one begins, and they may overlap."""
+        for place in self._begin.finditer(raw, first, len(raw) if last is None else last):
+            at = place.start()
+            for begin in (raw[at : at + 2], raw[at : at + 1]):
+                length = next((n for n in self._lengths.get(begin, ()) if raw[at : at + n] in self._names), 0)
+                if length:
+                    yield at, at + length
+                    break

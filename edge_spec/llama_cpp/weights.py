@@ -201,7 +201,9 @@ class LlamaWeights(ListedTokens):
         pieces = [text] if controls else self._apart.split(text)
         tokens: list[int] = []
         for number, part in enumerate(chain.from_iterable(cutter.parts(piece.encode()) for piece in pieces)):
-            tokens += self.tokenize_as_it_is(part, add_special=add_special and not number, controls=controls)
+            # The library looks for each of its control tokens, of which some vocabularies have thousands.
+            looked_for = controls and not self._special_tokens.finds_none(part)
+            tokens += self.tokenize_as_it_is(part, add_special=add_special and not number, controls=looked_for)
         return tokens
 
     def tokenize_as_it_is(self, raw: bytes, *, add_special: bool, controls: bool = True) -> list[int]:

@@ -26,6 +26,9 @@ _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _SOME = re.compile(rb'(?:[^"]{1,4096}+|"(?:[^"\\]+|\\.)*+"){1,4096}+', re.DOTALL)
 """A part of a body that ends in no string."""
 
+_MOST_PARTS = 200_000
+"""So many lists, objects and names: while Python makes them, and looks for unused ones, nobody else has a turn."""
+
 _BYTES_OF_TEXT, _BYTES_OF_FIELDS = 6, 1100
 _BYTES_BY_MARK = {b"{": 300, b"[": 100, b",": 100, b":": 200}
 """Bytes of the values that come after each of these marks.
@@ -101,15 +104,24 @@ class Bodies:
 
 
 def parsed_bytes(raw: bytes) -> tuple[int, int]:
-    """Return about how much memory the values in a body take, and the fields and the prompt made of them besides."""
-    n_bytes, place, n_objects = _BYTES_OF_TEXT * len(raw), 0, 0
+    """Return about how much memory the values in a body take, and the fields and the prompt made of them besides.
+
+    Raises:
+        ApiError: there are too many of them.
+    """
+    n_bytes, place, n_parts, n_objects = _BYTES_OF_TEXT * len(raw), 0, 0, 0
     while place < len(raw):
         # Other threads go on in between.
         found = _SOME.match(raw, place)
         end = found.end() if found is not None and found.end() > place else len(raw)
         marks = _STRING.sub(b"", raw[place:end])
-        n_bytes += sum(size * marks.count(mark) for mark, size in _BYTES_BY_MARK.items())
-        n_objects += marks.count(b"{")
+        counts = {mark: marks.count(mark) for mark in _BYTES_BY_MARK}
+        n_parts += sum(counts.values()) - counts[b","]
+        if n_parts > _MOST_PARTS:
+            message = f"the body holds more than {_MOST_PARTS} lists, objects and names; shorten it"
+            raise ApiError(413, message, code="body_too_large")
+        n_bytes += sum(size * counts[mark] for mark, size in _BYTES_BY_MARK.items())
+        n_objects += counts[b"{"]
         place = end
     return n_bytes, _BYTES_OF_FIELDS * n_objects
 

@@ -11,6 +11,7 @@ from edge_spec.generation.tools.functions import NAME
 from edge_spec.server.errors import bad_value
 
 __all__ = [
+    "EACH",
     "MAX_BIASES",
     "MAX_CHOICES",
     "MAX_GRAMMAR",
@@ -45,6 +46,9 @@ MAX_TOP = 20
 
 _UNLIMITED = _DRAWN = -1
 """As other servers have it."""
+
+EACH: Any = Field(fail_fast=True)
+"""Of a list: what is wrong with one thing in it is told, and with a hundred thousand would take seconds to say."""
 
 Limit = Literal[-1] | Annotated[int, Field(ge=1)]
 
@@ -84,7 +88,7 @@ class ReplyFields(Fields):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Limit | None = None
     max_completion_tokens: Limit | None = None
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] = []
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS), EACH] = []
     seed: int | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = {}
     response_format: FormatFields | None = None
@@ -112,7 +116,12 @@ class ReplyFields(Fields):
 
 
 class CompletionFields(ReplyFields):
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: (
+        str
+        | Annotated[list[str], EACH]
+        | Annotated[list[int], EACH]
+        | Annotated[list[Annotated[list[int], EACH]], EACH]
+    )
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] | None = None
     echo: bool = False
     suffix: str = ""
@@ -151,9 +160,9 @@ class MessageFields(Fields):
     """A message as clients send it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[PartFields] | None = None
+    content: str | Annotated[list[PartFields], EACH] | None = None
     name: str | None = None
-    tool_calls: list[CallFields] | None = None
+    tool_calls: Annotated[list[CallFields], EACH] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -169,7 +178,7 @@ class ChoiceFields(Fields):
 
 class AllowedFields(Fields):
     mode: Literal["auto", "required"] = "auto"
-    tools: list[ChoiceFields]
+    tools: Annotated[list[ChoiceFields], EACH]
 
 
 class AllowedChoiceFields(Fields):
@@ -186,10 +195,10 @@ def _kind_of_choice(given: Any) -> str:
 
 
 class ChatFields(ReplyFields):
-    messages: Annotated[list[MessageFields], Field(min_length=1)]
+    messages: Annotated[list[MessageFields], Field(min_length=1), EACH]
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP)] = 0
-    tools: list[ToolFields] = []
+    tools: Annotated[list[ToolFields], EACH] = []
     tool_choice: Annotated[
         Annotated[Literal["none", "auto", "required"], Tag("a word")]
         | Annotated[ChoiceFields, Tag("a function")]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from edge_spec.model import TextModel
 from edge_spec.server.errors import bad_value
-from edge_spec.server.fields import Fields, parse
+from edge_spec.server.fields import EACH, Fields, parse
 
 __all__ = ["detokenized", "tokenized"]
 
@@ -23,7 +23,7 @@ class TextFields(Fields):
 
 
 class TokenFields(Fields):
-    tokens: Annotated[list[int], Field(max_length=_MOST)]
+    tokens: Annotated[list[int], Field(max_length=_MOST), EACH]
 
 
 def tokenized(model: TextModel, body: dict[str, Any]) -> dict[str, Any]:

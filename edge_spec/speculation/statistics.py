@@ -26,6 +26,7 @@ class Statistics:
         drafters: rounds with drafts, by the name of the drafter.
         rows: histogram of the rows that the target computed in rounds with drafts.
         branched: rounds whose drafts were trees and not chains.
+        shared: rounds in which other texts were written as well; of their times this has its part.
         prefill_s, draft_s, verify_s, sample_s, rest_s: seconds; the rest is everything between the rounds.
     """
 
@@ -39,6 +40,7 @@ class Statistics:
     drafters: Counter[str] = field(default_factory=Counter)
     rows: Counter[int] = field(default_factory=Counter)
     branched: int = 0
+    shared: int = 0
     prompt_tokens: int = 0
     prefill_s: float = 0.0
     draft_s: float = 0.0

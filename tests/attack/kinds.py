@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from beside import heavy, two_chats, two_loads
 from chat_world import chat_model, chat_table
 from commands import command as real_command
 from damaged_families import damaged
@@ -24,12 +25,14 @@ from fake_hub import COMMIT, FAULTS, client, fake_hub
 from family_templates import FAMILIES
 from gguf_files import write_gguf
 from head_files import write_head
-from hostile_gguf import read_gguf
+from hostile_gguf import HostileGGUF, read_gguf
 from json_schemas import SCHEMAS
 from mutations import ODD, Mutations
 from published_models import publish
 from published_weights import read_weights
+from renamed_models import renamed
 from scarce_memory import PLENTY
+from values import nested, numbers, tokenizer
 
 from edge_spec import load
 from edge_spec.chat import ChatSession
@@ -130,10 +133,17 @@ def gguf(number: int, folder: Path) -> Callable[[], object]:
 
 def family(number: int, folder: Path) -> Callable[[], object]:
     """A small model of any family with one setting or tensor changed, on each engine in turn."""
-    path = folder / "changed.gguf"
-    model = damaged(number // 2, folder)
-    model.write(path)
-    engine = ("llama", "onnx")[number % 2]
+    return _loaded(damaged(number // 2, folder), ("llama", "onnx")[number % 2], folder)
+
+
+def architecture(number: int, folder: Path) -> Callable[[], object]:
+    """A small model of any family under the name of another architecture, on llama.cpp; all pairs, by number."""
+    return _loaded(renamed(number, folder), "llama", folder)
+
+
+def _loaded(model: HostileGGUF, engine: str, folder: Path) -> Callable[[], object]:
+    """A few tokens of a model, all of them if it can be loaded."""
+    path = model.write(folder / "changed.gguf")
     # The machine's memory may get scarce by what others do; what this holds is measured from outside.
     watch = PressureWatch(lambda: PressureReading(available_bytes=PLENTY), low_bytes=1)
     given: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "speculation": "off", "memory": BUDGET, "cache_dir": folder}
@@ -263,6 +273,22 @@ def hub(number: int, folder: Path) -> Callable[[], object]:
 
 def http(number: int, folder: Path) -> Callable[[], object]:
     """Requests to a server, of any shape; it answers each, never with 500, and goes on answering."""
+    return _answered(lambda place: _request(Mutations(number * _AT_ONCE + place)))
+
+
+def large_numbers(number: int, folder: Path) -> Callable[[], object]:
+    """Requests to a server with numbers that are too large."""
+
+    def request(place: int) -> bytes:
+        body = json.dumps(numbers(number * _AT_ONCE + place)).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
+
+    return _answered(request)
+
+
+def _answered(request: Callable[[int], bytes]) -> Callable[[], object]:
+    """Some requests to a server, by their places."""
 
     def serve() -> None:
         with (
@@ -271,7 +297,7 @@ def http(number: int, folder: Path) -> Callable[[], object]:
         ):
             port = int(server.url.rpartition(":")[2])
             for place in range(_AT_ONCE):
-                status = _status(port, _request(Mutations(number * _AT_ONCE + place)))
+                status = _status(port, request(place))
                 if status not in range(200, 500) and status not in (0, 501, 503, 504, 505):
                     raise AssertionError(f"{status} for request {place}")
             if _status(port, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n") != 200:
@@ -376,13 +402,20 @@ class Kind:
 KINDS = {
     "gguf": Kind(gguf),
     "family": Kind(family, at_once=5),
+    "architecture": Kind(architecture, at_once=10),
     "head": Kind(head),
     "onnx": Kind(onnx),
     "session": Kind(session, at_once=25),
     "template": Kind(template, at_once=25),
+    "nested": Kind(nested, at_once=25),
+    "tokenizer": Kind(tokenizer),
     "grammar": Kind(grammar, at_once=10),
     "schema": Kind(schema, at_once=10),
     "hub": Kind(hub, at_once=10),
     "http": Kind(http, inputs=_AT_ONCE),
+    "numbers": Kind(large_numbers, inputs=_AT_ONCE),
+    "heavy": Kind(heavy, inputs=20),
+    "two chats": Kind(two_chats, at_once=10),
+    "two loads": Kind(two_loads, inputs=3),
     "command": Kind(real_command),
 }

@@ -16,9 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import campaign
 from forked import forked
 from kinds import Kind
+from renamed_models import N_RENAMED
 
 _CASES = {"gguf": 24, "head": 12, "onnx": 12, "session": 150, "template": 150, "grammar": 40, "schema": 30, "hub": 30}
-_CASES |= {"http": 3, "command": 14, "family": 40}
+_CASES |= {"http": 3, "command": 14, "family": 40, "architecture": 20, "nested": 75, "tokenizer": 10, "numbers": 2}
+_CASES |= {"heavy": 1, "two chats": 20, "two loads": 2}
+_ALL_DONE = {"http", "numbers", "heavy", "two chats", "two loads"}
+"""What answers whatever it is asked, and whose answers are looked at."""
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
@@ -32,7 +36,16 @@ def test_the_first_cases_of_each_attack_find_nothing(kind: str) -> None:
     assert not found.stderr
     ended = re.fullmatch(r"\d+ inputs: ({.*}); continue with --first \d+\n", found.stdout)
     assert ended, found.stdout
-    assert ("'refused': " in ended[1] and "'done': " in ended[1]) or kind == "http"
+    assert ("'refused': " in ended[1] and "'done': " in ended[1]) or kind in _ALL_DONE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_no_family_under_the_name_of_another_architecture_ends_the_process() -> None:
+    lines: list[str] = []
+    ended, _ = campaign.attack("architecture", range(N_RENAMED), float("inf"), lines.append)
+    assert not lines
+    assert ended.total() == N_RENAMED and ended["done"]
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from forked import forked
 
 from edge_spec.llama_cpp.text_cutter import TextCutter
 from edge_spec.llama_cpp.weights import LlamaWeights
@@ -55,3 +56,36 @@ def test_short_texts_and_short_parts_stay_whole() -> None:
     assert [*TextCutter({b"<a>": False}, whole_bytes=len(text), least_bytes=1).parts(text)] == [text]
     found = TextCutter({b"<a>": False}, whole_bytes=len(text) - 1, least_bytes=6)
     assert [*found.parts(text)] == [b"one<a>two", b"<a>three", b"<a>four"]
+
+
+def test_a_text_of_beginnings_costs_what_its_length_allows() -> None:
+    """As in Gemma's vocabulary, where six thousand names begin alike."""
+    names = {f"<unused{n}>".encode(): False for n in range(6000)}
+    raw = b"<" * 200_000 + b"<unused17>"
+
+    def work() -> None:
+        cutter = TextCutter(names)
+        assert [*cutter.parts(raw)] == [raw[:200_000], raw[200_000:]]
+        assert cutter.finds_none(raw[:200_000])
+        assert not cutter.finds_none(raw)
+
+    assert not forked(work, seconds=60.0, computing_s=8).fault(most_bytes=1 << 40)
+
+
+def test_the_library_looks_only_for_tokens_that_are_there(
+    weights: LlamaWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_for = []
+    as_it_is = weights.tokenize_as_it_is
+
+    def recorded(raw: bytes, *, add_special: bool, controls: bool = True) -> list[int]:
+        looked_for.append(controls)
+        assert as_it_is(raw, add_special=add_special, controls=True) == as_it_is(
+            raw, add_special=add_special, controls=controls
+        )
+        return as_it_is(raw, add_special=add_special, controls=controls)
+
+    monkeypatch.setattr(weights, "tokenize_as_it_is", recorded)
+    weights.tokenize("<" * 100 + "<|im_en", add_special=True)
+    weights.tokenize("one<|im_end|>", add_special=True)
+    assert looked_for == [False, True]

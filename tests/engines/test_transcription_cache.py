@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from gguf_files import MATRICES, write_gguf
 
+from edge_spec import load
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.runner import Runner
@@ -165,6 +166,29 @@ def test_a_cache_folder_that_onnx_runtime_cannot_name_is_left_out(gguf: Path, tm
     graph = cache / "model.onnx"
     with pytest.raises(UnsupportedModel, match="not UTF-8"):
         Runner(graph, n_threads=1, spin=False, hint="rename it", external=True)
+
+
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in one of somebody else, into which nobody may look."""
+    stat, folder = Path.stat, tmp_path / "theirs" / "cache"
+
+    def refused(path: Path, **how: Any) -> os.stat_result:
+        if path.is_relative_to(folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **how)
+
+    folder.parent.mkdir()
+    monkeypatch.setattr(Path, "stat", refused)
+    return folder
+
+
+def test_a_cache_folder_into_which_nobody_may_look_is_left_out(gguf: Path, closed: Path) -> None:
+    assert cache_folder.existing(closed) == closed.parent
+    with pytest.raises(ModelFileError, match=r"the cache folder .*cache cannot be written"):
+        transcribe(inspect(gguf), closed)
+    with load(gguf, engine="llama", n_threads=1, cache_dir=closed, n_ctx=64, speculation="off") as model:
+        assert model.generate("Hello", max_tokens=2, seed=1, raw=True, ignore_eos=True).read() is not None
 
 
 @pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, DiskFull), (errno.EIO, ModelFileError)])

@@ -279,6 +279,24 @@ def test_an_answer_tells_its_speed_up_where_it_was_drafted(served: Any) -> None:
         assert all(answer.model_extra["edge_spec"]["speed_up"] is None for answer in told)
 
 
+def test_an_answer_in_company_tells_no_speed_up(served: Any) -> None:
+    """Its rounds were not those of a text alone, whose plain ones are known."""
+    model = served.model
+    for seed in range(40):
+        replies = model.generate_many(["Tell me a story."] * 2, seed=seed, max_tokens=60)
+        replies.read()
+        done = [reply.statistics for reply in replies.answers]
+        assert all(each.shared for each in done)
+        if any(each.drafted for each in done):
+            break
+    else:
+        raise AssertionError("nothing was drafted")
+    assert [model.speed_up(each) for each in done] == [None, None]
+    alone = model.generate("Tell me a story.", max_tokens=20)
+    alone.read()
+    assert not alone.statistics.shared
+
+
 def test_an_answer_that_was_cut_is_continued(served: Any) -> None:
     question = {"role": "user", "content": "Tell me a story about a dog. <|im_end|>"}
     begun = served.chat(messages=[question], temperature=0, max_tokens=6).choices[0].message.content

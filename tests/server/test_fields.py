@@ -8,6 +8,7 @@ import pytest
 
 from edge_spec.server.errors import ApiError
 from edge_spec.server.fields import ChatFields, CompletionFields, ReplyFields, parse
+from edge_spec.server.tokenizing import TokenFields
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
@@ -103,3 +104,34 @@ def test_other_negative_limits_are_refused() -> None:
 def test_a_seed_of_minus_one_is_drawn() -> None:
     seeds = [parse(ChatFields, {"messages": MESSAGES, "seed": seed}).own_seed for seed in (-1, -2, 0, 7)]
     assert seeds == [None, -2, 0, 7]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "place"),
+    [
+        (ChatFields, {"messages": ["x"] * 200}, "messages[0]"),
+        (ChatFields, {"messages": [{"role": "user", "content": ["x"] * 200}]}, "messages[0].content[0]"),
+        (
+            ChatFields,
+            {"messages": [{"role": "assistant", "content": "a", "tool_calls": [0] * 200}]},
+            "messages[0].tool_calls[0]",
+        ),
+        (ChatFields, {"messages": MESSAGES, "tools": [0] * 200}, "tools[0]"),
+        (
+            ChatFields,
+            {
+                "messages": MESSAGES,
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [0] * 200}},
+            },
+            "tool_choice.allowed_tools.tools[0]",
+        ),
+        (CompletionFields, {"prompt": [1.5] * 200}, "prompt[0]"),
+        (CompletionFields, {"prompt": [["a"] * 200]}, "prompt[0][0]"),
+        (TokenFields, {"tokens": ["a"] * 200}, "tokens[0]"),
+    ],
+)
+def test_of_a_list_the_first_thing_that_is_wrong_is_told(kind: type[Any], body: dict[str, Any], place: str) -> None:
+    """Nothing behind it is looked at, which would take seconds for a hundred thousand."""
+    with pytest.raises(ApiError) as caught:
+        parse(kind, body)
+    assert caught.value.param == place

@@ -23,8 +23,8 @@ M = 4 << 20
 STORY = [{"role": "user", "content": "Tell me a story."}]
 
 
-def _filled(before: str, part: str, after: str) -> bytes:
-    return (before + ",".join([part] * ((M - 100) // (len(part) + 1))) + after).encode()
+def _filled(before: str, part: str, after: str, n_bytes: int = M) -> bytes:
+    return (before + ",".join([part] * ((n_bytes - 100) // (len(part) + 1))) + after).encode()
 
 
 BODIES = {
@@ -56,18 +56,34 @@ def test_a_large_body_takes_no_more_than_was_claimed_for_it(serve: Callable[...,
     finally:
         over.set()
         watcher.join()
-    assert answer.status_code in (200, 400, 503), answer.text
+    assert answer.status_code in (200, 400, 413, 503), answer.text
     # The client is in the same process, and holds the body, too.
     assert max(most) - before < service_bytes + (32 << 20)
     assert time.monotonic() - started < 60
 
 
 def test_what_a_body_needs_is_at_least_what_its_values_take() -> None:
-    for raw in (BODIES["lists"], BODIES["objects"], BODIES["numbers"]):
+    lists, objects = (_filled('{"x": [', part, "]}", n_bytes=M // 8) for part in ("[]", '{"a":1}'))
+    for raw in (lists, objects, BODIES["numbers"]):
         before = usage().anonymous_bytes
         body = json_object(raw)
         assert usage().anonymous_bytes - before < parsed_bytes(raw)[0]
         del body
+
+
+@pytest.mark.parametrize("part", ["[]", "[" * 200 + "]" * 200, "{}", '{"a":1}'])
+def test_a_body_of_more_lists_objects_and_names_than_are_read_is_refused_before_it_is(
+    serve: Callable[..., Any], part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(raw: bytes) -> Any:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr("edge_spec.server.service.json_object", parse)
+    served = serve("onnx")
+    message = '{"messages": [{"role":"user","content":"a"}], "metadata": ['
+    answer = served.post(content=_filled(message, part, "]}", n_bytes=2 * M // 3))
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "body_too_large"
 
 
 def test_a_response_that_would_tell_too_much_is_refused_before_it_is_written(serve: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 
 from edge_spec.models.gguf.types import TYPES, TYPES_BY_NUMBER
 
-__all__ = ["GEMMA4", "HYBRIDS", "damaged", "model_of"]
+__all__ = ["BASES", "GEMMA4", "HYBRIDS", "damaged", "model_of"]
 
 _HYBRIDS = {name: SMALL_HYBRIDS[name] for name in ("lfm2", "qwen35")}
 _EXPERTS = {"n_layers": 2, "attention": (1,), "experts": (8, 2, 96)}
@@ -29,7 +29,7 @@ _ON_LLAMA = {
 }
 """Hybrids that our own engine does not run."""
 
-_FAMILIES = (*FAMILIES, *EXPERT_FAMILIES, *HYBRIDS, *GEMMA4, *_ON_LLAMA)
+BASES = (*FAMILIES, *EXPERT_FAMILIES, *HYBRIDS, *GEMMA4, *_ON_LLAMA)
 
 _U32, _I32, _FLOAT, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 _NUMBERS: dict[int, tuple[Any, ...]] = {
@@ -57,8 +57,8 @@ def model_of(family: str, path: Path) -> HostileGGUF:
 
 def damaged(number: int, folder: Path) -> HostileGGUF:
     """The model of a number, with one thing changed; ``said`` names it."""
-    turn, which = divmod(number, len(_FAMILIES))
-    family = _FAMILIES[which]
+    turn, which = divmod(number, len(BASES))
+    family = BASES[which]
     path = folder / f"{family}.gguf"
     sound = read_gguf(path) if path.exists() else model_of(family, path)
     changes = [*_settings(sound), *_tensors(sound)]

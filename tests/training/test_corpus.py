@@ -221,3 +221,17 @@ def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
             file.write(b"a" * (1 << 20))
     with pytest.raises(ModelFileError, match=r"line 1 of .* has more than 16 million characters"):
         list(read_records(tmp_path / "a.jsonl.xz"))
+
+
+def test_a_packed_file_that_grows_without_end_is_left(tmp_path: Path) -> None:
+    """Its lines are good, and more than anybody has written."""
+    lines = b'{"text": "good"}\n' * 60_000
+    with lzma.open(tmp_path / "a.jsonl.xz", "wb", preset=0) as file:
+        for _ in range(100):
+            file.write(lines)
+    assert (tmp_path / "a.jsonl.xz").stat().st_size < 1 << 16
+    n_read = 0
+    with pytest.raises(ModelFileError, match=r"a\.jsonl\.xz unpacks to more than 200 times its size"):
+        for _ in read_records(tmp_path / "a.jsonl.xz"):
+            n_read += 1
+    assert 0 < n_read < 5_500_000

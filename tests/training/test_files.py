@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zipfile
 from itertools import chain
 from pathlib import Path
 
@@ -30,6 +31,30 @@ def test_files_that_are_not_finished_weights_are_refused(tmp_path: Path) -> None
     for path in (tmp_path / "weights.npz", tmp_path / "missing.npz"):
         with pytest.raises(ModelFileError):
             read_weights(path)
+
+
+def _array(shape: str, kind: str = "<f2", content: bytes = b"") -> bytes:
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + content
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (_array(f"({1 << 40},)"), "Unable to allocate"),
+        (_array("(2,)", "|O", b"cos\nsystem\n(S'id'\ntR."), "Object arrays cannot be loaded"),
+        (b"\x93NUMPY\x01\x00\x88\x13" + b"(" * 5000, "holds no trained weights"),
+        (_array(f"({1 << 25},)", "|u1", bytes(1 << 25)), "unpacks to 32 MiB, more than it can hold"),
+    ],
+    ids=["larger than memory", "an object", "no expression", "grows"],
+)
+def test_weights_that_are_made_to_do_harm_are_refused(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "weights.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("shape.npy", content)
+    with pytest.raises(ModelFileError, match=said) as refused:
+        read_weights(path)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "null", '"x"', "{"])

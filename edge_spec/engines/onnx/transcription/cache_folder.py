@@ -69,8 +69,12 @@ def require_name(folder: Path) -> None:
 
 
 def existing(folder: Path) -> Path:
-    """Return a folder, or the first of those that it lies in that there is."""
-    return next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    """Return a folder, or the first of those that it lies in that there is, as far as one may look."""
+    for each in (folder, *folder.absolute().parents):
+        with contextlib.suppress(OSError):
+            if each.exists():
+                return each
+    return Path(folder.anchor)
 
 
 def has_room_for_files(folder: Path) -> bool:
