@@ -39,6 +39,8 @@ INTERRUPTED = (
     "gpt-oss, 4 of 32",
     "llama",
     "gemma3 270m",
+    "llama, nothing between messages",
+    "gemma3, nothing between messages",
 )
 """One of each kind that llama.cpp computes in ways of its own; half of them have windows."""
 
@@ -46,7 +48,21 @@ _TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-_ARCHITECTURES = {"llama": {}, "gemma3": GEMMA3, "phi3": PHI3, **FAMILIES, **EXPERT_FAMILIES}
+_WITHOUT_MARKS = (
+    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+"""What is seen from two turns on begins alike."""
+
+_ARCHITECTURES = {
+    "llama": {},
+    "gemma3": GEMMA3,
+    "phi3": PHI3,
+    **FAMILIES,
+    **EXPERT_FAMILIES,
+    "llama, nothing between messages": {"chat_template": _WITHOUT_MARKS},
+    "gemma3, nothing between messages": {**GEMMA3, "chat_template": _WITHOUT_MARKS},
+}
 
 
 LARGE = ("smollm2", "gemma3 270m")
@@ -112,11 +128,11 @@ class HuntedModels:
 
     def architecture(self, name: str) -> Hunted:
         """A model of random weights; the intermediate one has the same without the last layers."""
-        made = {"n_layers": 2, **_ARCHITECTURES[name]}
+        made = {"n_layers": 2, "chat_template": _TEMPLATE, **_ARCHITECTURES[name]}
 
         def written(role: str, seed: int, n_layers: int) -> Path:
             values = {**made, "n_layers": n_layers, "seed": seed}
-            return self._made(f"{name} {role}.gguf", lambda path: write_gguf(path, **values, chat_template=_TEMPLATE))
+            return self._made(f"{name} {role}.gguf", lambda path: write_gguf(path, **values))
 
         target = written("target", 0, made["n_layers"] + 1)
         return Hunted(target, written("draft", 1, 1), written("intermediate", 0, made["n_layers"]))

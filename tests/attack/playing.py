@@ -57,6 +57,7 @@ class Outcome:
 
     Attributes:
         notices: what its reader was told; they are not compared.
+        identity: what the reply says of itself; not compared either.
     """
 
     tokens: list[int]
@@ -65,6 +66,7 @@ class Outcome:
     error: str = ""
     events: list[Any] = field(default_factory=list)
     notices: Sequence[str] = ()
+    identity: str = ""
 
     @classmethod
     def of(cls, reply: Reply, error: BaseException | None = None, events: Sequence[Any] = ()) -> Outcome:
@@ -72,7 +74,8 @@ class Outcome:
         # Text that was held back has an event without a token where its reader had taken the others.
         told = [(event.id, event.logprob, dict(event.top)) for event in events if event.id is not None]
         raised = type(error).__name__ if error else ""
-        return cls(reply.token_ids, reply.content, reply.finish_reason, raised, told, tuple(reply.notices))
+        said = tuple(reply.notices)
+        return cls(reply.token_ids, reply.content, reply.finish_reason, raised, told, said, reply.identity)
 
     @classmethod
     def refused(cls, error: Exception) -> Outcome:
@@ -213,10 +216,10 @@ class _Side:
         """Return what came of a reply that is over, which may have been continued."""
         return Outcome.of(reply, error, events)
 
-    def keep(self, *, reopen: bool) -> None:
+    def keep(self, *, reopen: bool, caches: bool) -> None:
         """Save the conversations and load them again."""
         for number, chat in self.chats.items():
-            chat.save(self._folder / f"{number}.chat")
+            chat.save(self._folder / f"{number}.chat", caches=caches)
             chat.close()
         if reopen:
             self.model.close()
@@ -470,7 +473,7 @@ def play(story: Mapping[str, Any], hunted: Hunted, folder: Path) -> Played:
                 if step[0]["do"] == "rest":
                     drafted.model.check_memory()
                 else:
-                    drafted.keep(reopen=step[0]["do"] == "reopen")
+                    drafted.keep(reopen=step[0]["do"] == "reopen", caches=step[0]["do"] != "save its text")
                 continue
             known.clear()
             expected = [_alone(plain, ask, known) for ask in step]
@@ -522,7 +525,8 @@ def _may_differ(story: Mapping[str, Any], ask: Ask, wanted: Outcome, found: Outc
     # Cells that were never moved get the same bits again, where the engine is known to give them.
     gets_same_bits = drafted.model.followed["target"].model.capabilities.reuse_step == 1
     is_full = any("context is full" in each for each in notices)
-    if (is_full or not gets_same_bits) and any("read again" in each for each in notices):
+    is_told = any("read again" in each for each in notices) and found.identity == "rounding"
+    if is_told and (is_full or not gets_same_bits):
         return "told that it was read again"
     if ask.get("chat") in drafted.left and is_full:
         # What is continued makes room sooner than what is written on.

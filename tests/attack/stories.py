@@ -160,7 +160,7 @@ def interrupted(number: int) -> dict[str, Any]:
     steps: list[list[dict[str, Any]]] = []
     for _ in range(2 if in_company else chance.choice((5, 8, 12))):
         if steps and chance.random() < 0.3:
-            steps.append([{"do": chance.choice(("save", "save", "reopen"))}])
+            steps.append([{"do": chance.choice(("save", "save", "reopen", "save its text"))}])
             continue
         sessions = chance.sample(range(n_chats), n_chats)
         n = n_chats if in_company else chance.choice((1, 2, 2, 3))
@@ -182,7 +182,7 @@ def interrupted(number: int) -> dict[str, Any]:
 
 def _step(chance: random.Random, *, chats: bool) -> list[dict[str, Any]]:
     if chance.random() < 0.15:
-        return [{"do": chance.choice(("save", "save", "reopen", "rest")) if chats else "rest"}]
+        return [{"do": chance.choice(("save", "save", "reopen", "save its text", "rest")) if chats else "rest"}]
     n = chance.choice((1, 1, 1, 2, 3, 5))
     # A conversation has one answer at a time.
     sessions = chance.sample(range(4), 4)
