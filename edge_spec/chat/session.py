@@ -433,8 +433,9 @@ class _Answer(Context):
         elif not resumed:
             speculator.forget()
         if not resumed:
-            # Cells that were moved have bits that reading does not give.
-            if session.was_read and not (self.shares and speculator.model.capabilities.reuse_step == 1):
+            # Cells that were moved, or would be now, have bits that reading does not give.
+            is_same = self.shares and start is None and speculator.model.capabilities.reuse_step == 1
+            if session.was_read and not is_same:
                 notice(_READ_AGAIN, departs=True)
             session.moves = window.moved
         session.was_read = True

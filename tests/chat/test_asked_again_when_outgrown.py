@@ -107,6 +107,31 @@ def test_what_is_asked_again_is_what_it_is_where_nothing_was_outgrown(
             session.close()
 
 
+@of_each_kind
+@with_each
+def test_a_question_that_outgrows_the_context_is_asked_otherwise(
+    load: Callable[[str, str], TextModel], kind: str, settings: str
+) -> None:
+    """It finds what the first one has moved; what an answer has moved is of no use for it, which is told."""
+    asked = " ".join([QUESTION] * 4)
+    with load(kind, settings) as model:
+        for seed in range(3):
+            notices: list[str] = []
+            session = begun(model, notices, seed=seed)
+            wanted = session.send(asked, max_tokens=5, seed=9).read()
+            assert any("context is full" in notice for notice in notices) and session.n_seen < session.n_tokens
+            session.edit(asked, max_tokens=5, seed=8).read()
+            reply = session.edit(asked, max_tokens=5, seed=9)
+            assert (reply.read(), reply.identity) == (wanted, "bitwise")
+            assert not any("read again" in notice for notice in notices)
+            session.close()
+            session = outgrown(model, notices, seed=seed)
+            reply = session.edit(asked, max_tokens=5, seed=9)
+            reply.read()
+            assert reply.identity == "rounding" and any("read again" in notice for notice in notices)
+            session.close()
+
+
 @with_each
 def test_another_conversation_is_what_it_is_alone(load: Callable[[str, str], TextModel], settings: str) -> None:
     with load("llama", settings) as model:
