@@ -13,6 +13,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from setuptools import Extension, find_packages, setup
@@ -29,12 +30,7 @@ LIBRARIES = {
     "edge_spec.sampling.draw": Path("edge_spec/sampling/src"),
 }
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-# Fused multiply-adds are written out where they are meant; a compiler must not make more of them,
-# and nobody's CFLAGS may allow it to reorder sums.
-FLAGS = {
-    "msvc": ["/std:c11", "/O2", "/fp:precise"],
-    "unix": ["-std=c11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fvisibility=hidden", "-g0"],
-}
+FLAGS = run_path("compiler/flags.py")["FLAGS"]
 
 
 class BuildLibraries(build_ext):

@@ -26,6 +26,7 @@ from edge_spec.cli.terminal.display import THOUGHTS, Display, PlainDisplay
 from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.status import came_back
 from edge_spec.cli.wording import in_options
+from edge_spec.engines.registry import why_none
 from edge_spec.errors import NoChatTemplate
 from edge_spec.generation.reply import Reply
 from edge_spec.loading import load
@@ -77,8 +78,9 @@ def command(**values: Any) -> None:
     if sys.stdin is None:
         raise click.UsageError("standard input is closed; give messages there")
     options = reply_arguments(values)
-    if inspect(resolve(values["model"])).chat_template is None:
-        raise NoChatTemplate
+    file = inspect(resolve(values["model"]))
+    if file.chat_template is None:
+        raise why_none(file) or NoChatTemplate()
     is_interactive = sys.stdin.isatty()
     has_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     is_plain = not has_screen or values["no_color"] or bool(os.environ.get("NO_COLOR"))

@@ -17,7 +17,7 @@ from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
 from edge_spec.controller.options import StrPath
-from edge_spec.engines.registry import AUTO, engine_names
+from edge_spec.engines.registry import AUTO, engine_names, why_none
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.library.description import candidates_for, drafters_for
 from edge_spec.loading import load
@@ -71,6 +71,8 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
         was_there = forget_drafter(file, values["engine"] if typed else None)
         echo(f"the choice for {file.path.name} is forgotten" if was_there else "there was no choice to forget")
         return 0
+    if (refusal := why_none(file)) is not None:
+        raise refusal
     near = candidates_for(resolve_family(model), models_in(values["model_dir"]), os.environ)
     candidates = _named(file, drafts) if drafts else drafters_for(file, near)
     if not candidates:

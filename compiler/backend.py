@@ -8,9 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from flags import FLAGS
 from setuptools import build_meta
-from setuptools._distutils.ccompiler import new_compiler
-from setuptools._distutils.sysconfig import customize_compiler
 from setuptools.build_meta import *  # noqa: F403  (all other hooks are its own)
 
 __all__ = ["get_requires_for_build_editable", "get_requires_for_build_wheel"]
@@ -21,7 +20,7 @@ _COMPILER = "ziglang>=0.13"
 _PLATFORMS = ("linux", "darwin"), ("x86_64", "aarch64", "arm64")
 """Where it is and was tried, or is like that; on others the installation succeeds without what is compiled."""
 
-_PROGRAM = "#include <math.h>\n#include <stdint.h>\nint nothing(void) { return 0; }\n"
+_PROGRAM = Path(__file__).with_name("hardest.c")
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
@@ -39,15 +38,18 @@ def _compiler() -> list[str]:
 
 
 def _compiles() -> bool:
-    """Return whether setuptools finds a compiler that works."""
+    """Return whether setuptools finds a compiler that works, and is not too old."""
     with TemporaryDirectory() as folder:
-        source = Path(folder, "nothing.c")
-        source.write_text(_PROGRAM, encoding="utf-8")
         try:
-            compiler = new_compiler()
-            customize_compiler(compiler)
-            objects = compiler.compile([str(source)], output_dir=folder)
-            compiler.link_shared_object(objects, str(Path(folder, "nothing.so")))
+            # What fails here, whatever it is, must not fail the installation.
+            from setuptools import Distribution, Extension
+            from setuptools.command.build_ext import build_ext
+
+            hardest = Extension("hardest", [str(_PROGRAM)], extra_compile_args=FLAGS["unix"], libraries=["m"])
+            build = build_ext(Distribution({"name": "hardest", "ext_modules": [hardest]}))
+            build.build_lib = build.build_temp = folder
+            build.ensure_finalized()
+            build.run()
         except Exception:
             return False
     return True

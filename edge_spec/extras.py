@@ -10,11 +10,17 @@ import re
 
 from edge_spec.errors import EdgeSpecError
 
+_COMPILED = ("llama",)
+"""Extras of which pip compiles something, silently."""
+
 __all__ = ["how_to_install", "not_installed"]
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that installs what an extra of pyproject.toml brings, such as ``pip install "torch>=2.6"``."""
+    """Return the command that installs what an extra of pyproject.toml brings, such as ``pip install "torch>=2.6"``.
+
+    Behind it stands in brackets what takes minutes without a word.
+    """
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -24,7 +30,8 @@ def how_to_install(extra: str) -> str:
     found = [re.fullmatch(r"([^; ]+) *; *extra == \"([\w-]+)\"", each) for each in required]
     packages = [match[1] for match in found if match and match[2] == extra] or [f".[{extra}]"]
     # Without quotes shells take > for a redirection and [] for a pattern.
-    return "pip install " + " ".join(f'"{name}"' if re.search(r"[<>[]", name) else name for name in packages)
+    command = "pip install " + " ".join(f'"{name}"' if re.search(r"[<>[]", name) else name for name in packages)
+    return f"{command} (compiles for minutes)" if extra in _COMPILED else command
 
 
 def not_installed(library: str, extra: str) -> EdgeSpecError:

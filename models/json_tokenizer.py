@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -23,6 +24,9 @@ _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
 
 _FIRST = "a \U0010fffd"
+
+_MOST_GROWTH = 64
+"""So many times the length of a token, in letters, are allowed for what is made of it."""
 
 _OWN_BYTES = 3 << 20
 """What the library takes for the first text that becomes tokens: patterns, and words that it remembers."""
@@ -188,6 +192,9 @@ def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
     except BAD_RECORD:
         raise _unusable(path, "its decoder is not understood") from None
     fallback = "ByteFallback" in kinds
+    growth = math.prod(max(1, math.ceil(len(new) / len(old)) if old else 1 + len(new)) for old, new in replaced)
+    if growth > _MOST_GROWTH:
+        raise _unusable(path, f"its decoder can make a token {growth} times as long")
 
     def to_bytes(text: str) -> bytes:
         byte = _BYTE.fullmatch(text) if fallback else None

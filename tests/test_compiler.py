@@ -20,11 +20,15 @@ LACKING = {
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux's ways to have no compiler")
 
 
-def asked(**environment: str) -> str:
-    """What the build backend asks for."""
-    code = "import backend; print([each for each in backend.get_requires_for_build_wheel() if 'zig' in each])"
+def asked(before: str = "", **environment: str) -> str:
+    """What the build backend asks for.
+
+    Args:
+        before: code that runs first.
+    """
+    asks = "import backend; print([each for each in backend.get_requires_for_build_wheel() if 'zig' in each])"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "compiler"), **environment}
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", f"{before}\n{asks}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
@@ -35,6 +39,25 @@ def test_a_compiler_is_asked_for_where_there_is_none() -> None:
     assert asked() == "[]"
     for environment in LACKING.values():
         assert asked(**environment) == "['ziglang>=0.13']"
+
+
+@linux
+def test_a_compiler_is_asked_for_where_that_of_the_system_is_too_old(tmp_path: Path) -> None:
+    (tmp_path / "old.h").write_text("#pragma GCC poison _mm512_dpbusd_epi32 vdotq_laneq_s32\n", encoding="utf-8")
+    for name, header in (("old", "old.h"), ("new", "new.h")):
+        (tmp_path / header).touch()
+        compiler = tmp_path / name
+        compiler.write_text(f'#!/bin/sh\nexec cc -include {tmp_path / header} "$@"\n', encoding="utf-8")
+        compiler.chmod(0o755)
+        assert asked(CC=str(compiler)) == ("['ziglang>=0.13']" if name == "old" else "[]")
+
+
+def test_what_setuptools_keeps_private_is_not_needed() -> None:
+    gone = """
+import sys, setuptools.build_meta
+sys.modules.update({name: None for name in sys.modules if name.startswith("setuptools._distutils")})
+"""
+    assert asked(gone) in ("[]", "['ziglang>=0.13']")
 
 
 @linux

@@ -111,6 +111,8 @@ def test_a_plan_names_no_engine_that_is_not_there(without: dict[str, str]) -> No
         ("run", "demo", "--draft-engine", "llama", "-p", "a"),
         ("run", "MODEL", "-p", "a"),
         ("plan", "MODEL"),
+        ("pair", "MODEL"),
+        ("chat", "MODEL"),
         ("quantize", "MODEL", "out.gguf", "--type", "Q4_0"),
     ],
     ids=" ".join,
@@ -122,6 +124,14 @@ def test_what_needs_it_says_how_to_install_it(arguments: tuple[str, ...], withou
     assert line.endswith(f"run: {INSTALL}")
     if arguments[0] != "quantize":
         assert all(name in line for name in engine("onnx").architectures)
+
+
+@pytest.mark.parametrize("setting", ["--kv q8_0", "--no-repack"])
+def test_a_setting_of_another_engine_says_how_to_install_one(setting: str, without: dict[str, str]) -> None:
+    (line,) = edge_spec(without, "plan", "demo", *setting.split(), code=2).stderr.splitlines()
+    assert line.endswith(
+        f"has no effect on ONNX Runtime; leave it out, or use another --engine, for which run: {INSTALL}"
+    )
 
 
 @pytest.mark.parametrize(

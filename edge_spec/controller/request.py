@@ -8,8 +8,17 @@ from dataclasses import dataclass, replace
 from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter, own_intermediate, verifier_of
 from edge_spec.controller.options import DEFAULT_N_CTX, LoadOptions, StrPath
 from edge_spec.engines.base import Engine, ModelSettings
-from edge_spec.engines.registry import AUTO, able, fallback, require_installed, settings_of, why_none
+from edge_spec.engines.registry import (
+    AUTO,
+    able,
+    fallback,
+    require_installed,
+    settings_of,
+    usable,
+    why_none,
+)
 from edge_spec.engines.registry import engine as engine_of
+from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import Arguments, Sentence, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.heads import is_own_head, reads, require_a_model
@@ -168,7 +177,7 @@ def _request(asked: LoadOptions, mode: Mode, files: dict[str, ModelFile], *, not
         plainly = Sentence("speculation {mode} is off: {why}", mode=repr(name), why=why_plain)
         mode, files, chosen = MODES["off"], {"target": target}, {"target": chosen["target"]}
     engines = {role: choices for role, (choices, _) in chosen.items()}
-    _refuse_unused(engines, settings)
+    _refuse_unused(files, engines, settings)
     return Request(
         files=files,
         engines=engines,
@@ -306,7 +315,9 @@ def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSett
     return ((fallback(others),), missing or "") if others else ((wanted,), "")
 
 
-def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSettings) -> None:
+def _refuse_unused(
+    files: Mapping[str, ModelFile], engines: Mapping[str, tuple[Engine, ...]], settings: ModelSettings
+) -> None:
     """Refuse settings that change nothing on any of the engines in question.
 
     Raises:
@@ -318,6 +329,15 @@ def _refuse_unused(engines: Mapping[str, tuple[Engine, ...]], settings: ModelSet
         name, titles = unused[0], " and ".join(sorted(each.title for each in asked))
         # Of types of caches there is always another one that has an effect.
         value = f"is {getattr(settings, name)!r}, which " if name in ("kv_k", "kv_v") else ""
-        raise SettingsError(
-            f"{value}has no effect on {titles}", argument=name, hint=Sentence("leave it out, or use another {engine}")
-        )
+        raise SettingsError(f"{value}has no effect on {titles}", argument=name, hint=_without(name, files, settings))
+
+
+def _without(name: str, files: Mapping[str, ModelFile], settings: ModelSettings) -> str:
+    """Return what helps where a setting has no effect, for a hint."""
+    heed = [each for each in all_engines() if name not in each.unused(settings)]
+    fit = [each for each in heed if any(each.why_not(file) is None for file in files.values())]
+    if not fit:
+        return "leave it out"
+    if usable(fit):
+        return Sentence("leave it out, or use another {engine}")
+    return Sentence("leave it out, or use another {engine}, for which run: {command}", command=fit[0].how_to_install())

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from edge_spec.errors import Closed
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models.gguf.header import GGUFHeader
+from edge_spec.models.gguf_tokenizer.letters import bytes_of_letters
 from edge_spec.models.gguf_tokenizer.merging import by_place, by_score, merged
 from edge_spec.models.gguf_tokenizer.special_tokens import SpecialTokens
 from edge_spec.models.gguf_tokenizer.splitting import Splitter
@@ -28,7 +29,6 @@ from edge_spec.tokens.known_tokens import ListedTokens, require_unicode
 __all__ = ["GGUFTokenizer"]
 
 _LETTERS = [BYTE_LETTERS[byte].encode() for byte in range(256)]
-_BYTES = {letter: byte for byte, letter in BYTE_LETTERS.items()}
 _REMEMBERED_WORDS, _REMEMBERED_LENGTH = 1 << 13, 48
 
 
@@ -204,7 +204,7 @@ class GGUFTokenizer(ListedTokens):
         if kind & USER_DEFINED:
             return text
         if kind & NORMAL:
-            return _of_letters(text) if self._is_byte_level else text.replace(SPACE, b" ")
+            return bytes_of_letters(text) if self._is_byte_level else text.replace(SPACE, b" ")
         return _of_hexadecimal(text) if kind & BYTE else b""
 
     def ends(self, token: int) -> bool:
@@ -220,18 +220,6 @@ def _joints(vocabulary: GGUFVocabulary) -> re.Pattern[str]:
     for text in joined:
         before.update(re.findall("(.)\u2581", text.decode(errors="replace"), re.DOTALL))
     return re.compile(f"(?<=[^{re.escape(''.join(sorted(before)))}])(?=\u2581)")
-
-
-def _of_letters(text: bytes) -> bytes:
-    """Return the bytes that a token's letters stand for; what stands for none is marked as llama.cpp does."""
-    found = bytearray()
-    for letter in text.decode(errors="replace"):
-        byte = _BYTES.get(letter)
-        if byte is not None:
-            found.append(byte)
-        else:
-            found += b"[UNK_BYTE_0x" + letter.encode().hex().encode() + text + b"]"
-    return bytes(found)
 
 
 def _of_hexadecimal(text: bytes) -> bytes:

@@ -15,6 +15,7 @@ import numpy as np
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models.gguf.cursor import STRING, VALUE_TYPES
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader
+from edge_spec.models.gguf_tokenizer.letters import bytes_of_marks
 from edge_spec.models.gguf_tokenizer.pretokenizers import PRETOKENIZERS, PreTokenizer
 from edge_spec.tokens.tokenizer import VocabularyIdentity
 
@@ -109,6 +110,11 @@ _PARTS_OF_MESSAGES = (b"<|channel|>", b"<|message|>", b"<|start|>", b"<|constrai
 
 _PREFIX = "tokenizer.ggml."
 
+_SHORT = 16
+_MOST_MARKS = 4 << 20
+"""The most bytes of marks for letters that stand for no byte, in all tokens that are longer than ``_SHORT``: of shorter
+ones a text is some thirty times the token at most."""
+
 _INT32, _FLOAT32 = 5, 6
 
 T = TypeVar("T", str, bool, int)
@@ -155,6 +161,8 @@ class GGUFVocabulary:
         self._read_facts(kind)
         self._find_ends()
         self._find_strips(pre)
+        if self.splits is not None and self.splits.byte_level:
+            self._bound_marks()
 
     def _refused(self, why: str) -> UnsupportedModel:
         return UnsupportedModel(
@@ -277,6 +285,18 @@ class GGUFVocabulary:
         elif "modern-bert" in name:
             before.update(self._named(["[MASK]"]))
         self.takes_before, self.takes_behind = frozenset(before), frozenset(behind)
+
+    def _bound_marks(self) -> None:
+        """Refuse tokens whose texts would take many times what the file holds."""
+        left = _MOST_MARKS
+        for token, (text, kind) in enumerate(zip(self.texts, self.kinds, strict=True)):
+            if kind == NORMAL and len(text) > _SHORT:
+                left -= bytes_of_marks(text, left)
+                if left < 0:
+                    raise self._refused(
+                        f"letters of its tokens stand for no bytes, and the marks for them would take more than "
+                        f"{_MOST_MARKS >> 20} MiB at token {token}, of {len(text)} bytes"
+                    )
 
 
 def _ranks(merges: GGUFArray, numbers: list[int]) -> dict[bytes, int]:

@@ -181,6 +181,24 @@ HOSTILE: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda path: write_vocabulary(path, "llama", ["a", "b"], facts={"bos_token_id": "a"}),
         "bos_token_id is of another type",
     ),
+    "a token whose text is its square": (
+        lambda path: write_vocabulary(path, "gpt2", ["a", "字" * 12_000], merges=["a a"], facts={"pre": "gpt-2"}),
+        "more than 4 MiB at token 1, of 36000 bytes",
+    ),
+    "a token of wrong bytes": (
+        lambda path: write_vocabulary(path, "gpt2", [b"a", b"\xff" * 3000], merges=["a a"], facts={"pre": "gpt-2"}),
+        "more than 4 MiB at token 1, of 3000 bytes",
+    ),
+    "many tokens of which each is some times as large": (
+        lambda path: write_vocabulary(
+            path,
+            "gpt2",
+            ["字" * 100 + chr(33 + n) for n in range(90)] + ["字" * 101 + chr(33 + n) for n in range(90)],
+            merges=["a a"],
+            facts={"pre": "gpt-2"},
+        ),
+        "more than 4 MiB at token 1[0-9]+, of 30[0-9] bytes",
+    ),
     "a rule that is a number": (
         lambda path: write_vocabulary(path, "gpt2", ["a", "b"], merges=["a b"], facts={"pre": 5}),
         "pre is of another type",
@@ -211,6 +229,15 @@ def test_strange_vocabularies_are_read(tmp_path: Path) -> None:
         found = ours.tokenize("a" * n_long + "xyz", add_special=False)
         assert found == [len(letters), *map(letters.index, "xyz")]
         assert ours.token_bytes(99_999) == b""
+
+
+def test_letters_that_stand_for_no_byte_are_marked_as_llama_cpp_marks_them(tmp_path: Path) -> None:
+    """Also in long tokens, of which no control token is read by letters."""
+    tokens = ["a", "b", "字" * 200, "a 字", "\u00ad" * 9 + "b", "字" * 12_000]
+    facts = {"pre": "gpt-2", "bos_token_id": 0, "eos_token_id": 1}
+    path = tmp_path / "vocabulary.gguf"
+    write_vocabulary(path, "gpt2", tokens, types=[1, 1, 1, 1, 1, 3], merges=["a b"], facts=facts)
+    require_equal(path, 5)
 
 
 def test_a_text_of_plain_pairs_without_tokens_for_its_bytes_does_not_fail(tmp_path: Path) -> None:

@@ -115,6 +115,10 @@ def test_a_tokenizer_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     pattern = {"type": "Replace", "pattern": {"Regex": "x"}, "content": ""}
     with pytest.raises(UnsupportedModel, match="not understood"):
         byte_fallback(tmp_path, [pattern])
+    longer = [{"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 9}] * 2
+    with pytest.raises(UnsupportedModel, match="its decoder can make a token 81 times as long"):
+        byte_fallback(tmp_path, longer)
+    byte_fallback(tmp_path, longer[:1])
     for content in ("{}", "nothing", '{"model": {"type": "Unheard"}}', "\ud800"):
         path = tmp_path / "tokenizer.json"
         path.write_bytes(content.encode("utf-8", "surrogatepass"))

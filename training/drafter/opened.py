@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from edge_spec.engines.base import Engine, HiddenRows
-from edge_spec.engines.registry import AUTO, able, engine, engines
+from edge_spec.engines.registry import AUTO, able, engine, engines, why_none
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models import ModelFile
@@ -28,6 +28,8 @@ def engine_for(file: ModelFile, name: str) -> Engine:
     why = chosen.why_not(file) or (chosen.why_not_here(file) if name == AUTO else None)
     if why is None:
         return chosen
+    if name == AUTO and (refusal := why_none(file)) is not None:
+        raise refusal
     others = [each.name for each in able(file) if each is not chosen]
     slower = "let another engine write, which takes several times as long: {instead}"
     raise UnsupportedModel(
