@@ -23,6 +23,8 @@ _CASES |= {"http": 3, "command": 14, "family": 40, "architecture": 20, "nested":
 _CASES |= {"heavy": 1, "two chats": 20, "two loads": 2}
 _ALL_DONE = {"http", "numbers", "heavy", "two chats", "two loads"}
 """What answers whatever it is asked, and whose answers are looked at."""
+_ALL_REFUSED = {"architecture"}
+"""Few families run under another name, none of them among the first."""
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
@@ -36,7 +38,8 @@ def test_the_first_cases_of_each_attack_find_nothing(kind: str) -> None:
     assert not found.stderr
     ended = re.fullmatch(r"\d+ inputs: ({.*}); continue with --first \d+\n", found.stdout)
     assert ended, found.stdout
-    assert ("'refused': " in ended[1] and "'done': " in ended[1]) or kind in _ALL_DONE
+    assert "'refused': " in ended[1] or kind in _ALL_DONE
+    assert "'done': " in ended[1] or kind in _ALL_REFUSED
 
 
 @pytest.mark.slow
