@@ -98,7 +98,8 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
             if values["as_json"]:
                 print_json({"draft": str(draft.path), **vars(pairing)})
             else:
-                echo(f"edge-spec: {draft.path.name}: {pairing.speed_up:.2f} times as fast", err=True)
+                interval = "{:.2f} to {:.2f}".format(*pairing.interval)
+                echo(f"edge-spec: {draft.path.name}: {interval} times as fast", err=True)
         best = best_of(found)
         changed = _remember(file, found, best, values["engine"]) if remember else ""
         if values["as_json"]:

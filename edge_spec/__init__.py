@@ -76,7 +76,16 @@ def __getattr__(name: str) -> "Any":
         raise AttributeError(f"module 'edge_spec' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    try:
+        value = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        # In a checkout Python finds this folder before what was installed, where the other folders lie within it.
+        if error.name not in ("edge_spec.models", "edge_spec.memory", "edge_spec.cli"):
+            raise
+        raise ImportError(
+            "edge_spec is imported from its sources here, not from what was installed: "
+            "run Python in another folder, or install the sources with 'pip install -e .'"
+        ) from None
     globals()[name] = value
     return value
 

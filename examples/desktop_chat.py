@@ -294,7 +294,11 @@ def main() -> int:
     parser.add_argument("--say", help="ask this, print the answer and leave; shows that a packaged program works")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    window = Window(given.model, given.folder, given.say)
+    try:
+        window = Window(given.model, given.folder, given.say)
+    except tk.TclError as error:
+        print(f"desktop_chat: no window can be opened: {error}", file=sys.stderr)
+        return 1
     if given.say:
         window.bind("<<Answered>>", lambda _: window.after(500, window.leave))
         window.bind("<<Failed>>", lambda _: window.leave())

@@ -41,7 +41,7 @@ def parse_size(text: str | int, argument: str = "memory") -> int:
         whole, _, part = number.partition(".")
         n_bytes = int(whole) * unit + (int(part) * unit // 10 ** len(part) if part else 0)
     if not 0 < n_bytes <= _MOST_BYTES:
-        what = "is not more than 0" if n_bytes <= 0 else "is more than any computer has"
+        what = "is less than one byte" if n_bytes <= 0 else "is more than any computer has"
         raise SettingsError(f"is {str(text)[:32]}, which {what}", argument=argument, hint="write 2GiB, 512MiB or 1.5g")
     return n_bytes
 

@@ -6,6 +6,8 @@ import asyncio
 import json
 import random
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -342,3 +344,15 @@ def test_what_is_no_drafter_is_told_how_to_be_one(load: Callable[..., edge_spec.
     mode = edge_spec.Mode(name="listing", build=lambda models: Listing(), limit=2)
     with load(speculation=mode) as model, pytest.raises(SettingsError, match="'listing' has drafted a list in place"):
         model.generate("A").read()
+
+
+def test_sources_that_are_found_before_what_was_installed_say_so(tmp_path: Path) -> None:
+    """As in a checkout: the other folders are not inside of it."""
+    away = shutil.ignore_patterns("models", "memory", "cli", "*.so")
+    shutil.copytree(Path(edge_spec.__file__).parent, tmp_path / "edge_spec", ignore=away)
+    code = (
+        "import sys; sys.meta_path[:] = [each for each in sys.meta_path if 'editable' not in repr(each).lower()];"
+        "import edge_spec; edge_spec.load"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: edge_spec is imported from its sources here")

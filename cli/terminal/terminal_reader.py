@@ -10,10 +10,11 @@ from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
-from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.filters import Condition, emacs_insert_mode, has_focus
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding.bindings.named_commands import get_by_name
 from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.output.defaults import create_output
 from prompt_toolkit.styles import Style
@@ -86,8 +87,17 @@ class TerminalReader:
         return message_of(safe(text))
 
 
+_UNDOABLE = 2048
+"""Characters of a line up to which each key that is typed can be undone: for each of them all of the text is kept."""
+
+
 def _keys() -> KeyBindings:
     keys = KeyBindings()
+
+    @keys.add("<any>", filter=emacs_insert_mode, save_before=_is_short)
+    def _(event: KeyPressEvent) -> None:
+        get_by_name("self-insert").call(event)
+
     # During a history search these keys belong to the search.
     in_line = has_focus(DEFAULT_BUFFER)
 
@@ -113,6 +123,10 @@ def _keys() -> KeyBindings:
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
     return keys
+
+
+def _is_short(event: KeyPressEvent) -> bool:
+    return not event.is_repeat and len(event.current_buffer.text) < _UNDOABLE
 
 
 def _fitting(status: str, columns: int) -> str:

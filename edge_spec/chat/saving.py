@@ -48,12 +48,16 @@ _READ_AGAIN = "the conversation is read again"
 def save(
     path: StrPath, conversation: Mapping[str, Any], profile: NumericsProfile, caches: SuspendedCaches | None
 ) -> None:
-    """Write a conversation; an existing file is replaced only when the new one is complete.
+    """Write a conversation; an existing one is replaced only when the new one is complete.
 
     Args:
         conversation: ``ChatSession.to_json``.
         caches: what the models have in their caches of it.
+
+    Raises:
+        StateError: the file is there, and is something else. OSError: it cannot be written.
     """
+    _require_conversation(Path(path))
     record = {
         "format": _FORMAT,
         "version": VERSION,
@@ -72,6 +76,21 @@ def save(
                         file.write(memoryview(state)[start : start + _CHUNK_BYTES])
 
     write_whole(path, write)
+
+
+def _require_conversation(path: Path) -> None:
+    """Refuse to replace a file that holds something else.
+
+    Raises:
+        StateError: it does.
+    """
+    with suppress(OSError):
+        if not path.is_file() or not path.stat().st_size:
+            return
+        with suppress(*BAD_ARCHIVE), zipfile.ZipFile(path) as archive:
+            if _TEXT in archive.namelist():
+                return
+        raise StateError(f"{path} is there already, and not a conversation", hint="give another name, or remove it")
 
 
 def write_whole(path: StrPath, write: Callable[[str], None]) -> None:

@@ -251,6 +251,7 @@ class ChatSession:
 
         Raises:
             OSError: the file cannot be written. UnfinishedReply: an answer is being written.
+            StateError: the file is there already, and not a conversation.
         """
         from edge_spec.chat.saving import save
 

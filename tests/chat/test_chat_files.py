@@ -128,6 +128,22 @@ def test_another_model_or_profile_reads_the_text_again(load: Callable[..., TextM
         ChatSession.load(chat_model(chat_table(), n_ctx=500), tmp_path / "a", on_notice=notices.append)
 
 
+def test_a_file_that_is_no_conversation_is_never_replaced(load: Callable[..., TextModel], tmp_path: Path) -> None:
+    session = saved(load(speculation="ngram"), tmp_path / "a")
+    text = tmp_path / "notes.txt"
+    text.write_text("What I have to do.", "utf-8")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("mine", "text")
+    for path in (text, tmp_path / "other.zip"):
+        before = path.read_bytes()
+        with pytest.raises(StateError, match="there already, and not a conversation"):
+            session.save(path)
+        assert path.read_bytes() == before
+    (tmp_path / "empty").touch()
+    session.save(tmp_path / "empty")
+    session.save(tmp_path / "a")
+
+
 def test_a_failed_save_leaves_the_old_file(
     load: Callable[..., TextModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,7 +134,7 @@ def test_a_verb_of_verbs_alone_lists_them(verb: str, below: list[str], capsys: p
         (["What is the capital of France?"], "for a prompt use -p"),
         (["Why?"], "for a prompt use -p"),
         (["no-such-model"], "known names: "),
-        (["dmo"], "did you mean demo? known names: "),
+        (["dmo"], "did you mean demo? `edge-spec list` shows"),
         (["no such model", "-p", "Hi"], "known names: "),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -213,6 +214,16 @@ def typed(keys: str, draft: str = "") -> str | None:
 )
 def test_keys_edit_a_line(keys: str, text: str | None) -> None:
     assert typed(keys) == text
+
+
+def test_a_long_line_that_is_typed_takes_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        assert typed("x" * 12_000 + "\x7fy\r") == "x" * 11_999 + "y"
+        # To undo each of these keys, 72 MB of text would be kept.
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_draft_is_edited_and_ctrl_c_leaves_an_empty_line() -> None:

@@ -219,6 +219,8 @@ def test_what_a_killed_process_left_is_removed(gguf: Path, tmp_path: Path) -> No
     assert subprocess.run([sys.executable, "-c", script, str(gguf), str(cache)]).returncode == 9
     [left] = cache.iterdir()
     assert left.name.startswith(".part-")
+    # It can be seen and cleared.
+    assert [folder for _, folder in cache_folder.transcriptions_in(cache)] == [left]
     for name, days in ((".part-elsewhere-old", 1.1), (".part-elsewhere-new", 0.9)):
         (cache / name).mkdir()
         _aged(cache / name, days)

@@ -236,6 +236,9 @@ def test_results_belong_to_calls(demo: TextModel) -> None:
         with pytest.raises(EdgeSpecError) as caught:
             session.send(given)
         assert str(caught.value).startswith(told)
+    for odd in (object(), {1, 2}, float("nan")):
+        with pytest.raises(EdgeSpecError, match="cannot be written as JSON"):
+            call.result(odd)
     session.send([call.result("Sunny")], max_tokens=4).read()
     if not session.messages[-1].tool_calls:
         with pytest.raises(EdgeSpecError, match="the last answer calls no tools"):

@@ -30,8 +30,16 @@ class ToolCall:
     arguments: Mapping[str, Any] = field(hash=False)
 
     def result(self, value: Any) -> dict[str, Any]:
-        """Return the message that tells the model what the function returned: a text, or what JSON can write."""
-        content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        """Return the message that tells the model what the function returned: a text, or what JSON can write.
+
+        Raises:
+            PromptError: JSON cannot write it.
+        """
+        try:
+            content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            what = f"the result of {self.name!r} cannot be written as JSON ({error})"
+            raise PromptError(what, hint="give a text, numbers, lists, dictionaries, or their like") from None
         return {"role": "tool", "tool_call_id": self.id, "content": content}
 
     def to_json(self) -> dict[str, Any]:

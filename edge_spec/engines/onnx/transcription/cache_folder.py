@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 _SOURCE = "source.json"
+_PART = ".part-"
 """What a transcription was made of; the modification time of this file says when it was last used."""
 
 _NAME = re.compile(r"[0-9a-f]{32}-(\w+-\d+)")
@@ -150,8 +151,11 @@ def _content(files: Sequence[Path]) -> str:
 
 
 def transcriptions_in(cache_dir: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the finished transcriptions in a folder: the name of each one's model file, and its own folder."""
+    """Yield the transcriptions in a folder, and what processes have left of unfinished ones: the name of each one's
+    model file, and its own folder."""
     for folder in sorted(cache_dir.iterdir()) if cache_dir.is_dir() else ():
+        if folder.name.startswith(_PART) and _is_abandoned(folder):
+            yield "unfinished", folder
         if _NAME.fullmatch(folder.name):
             try:
                 name = str(read_json(folder / _SOURCE).get("name", ""))
@@ -189,7 +193,7 @@ def evict(cache_dir: Path, current: str) -> None:
     """
     for folder in list(cache_dir.iterdir()):
         try:
-            if folder.name.startswith(".part-"):
+            if folder.name.startswith(_PART):
                 if _is_abandoned(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
@@ -203,7 +207,7 @@ def evict(cache_dir: Path, current: str) -> None:
 
 
 def _owner() -> str:
-    return f".part-{re.sub(r'[^A-Za-z0-9]', '', platform.node())[:32]}-"
+    return f"{_PART}{re.sub(r'[^A-Za-z0-9]', '', platform.node())[:32]}-"
 
 
 def _is_abandoned(part: Path) -> bool:
