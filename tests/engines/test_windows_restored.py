@@ -79,7 +79,7 @@ def test_a_conversation_saved_without_what_lies_outside_of_windows_is_read_again
     cache: str, made: Callable[[str], Path], probe_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told beforehand where that may give other bits; the identity says so from then on."""
-    given: dict[str, Any] = {"engine": "llama", "n_ctx": 200, "max_rows": 4, "n_threads": 1, "cache_dir": probe_cache}
+    given: dict[str, Any] = {"engine": "llama", "n_ctx": 320, "max_rows": 4, "n_threads": 1, "cache_dir": probe_cache}
     answers = []
     with edge_spec.load(made("gemma3"), speculation="off", kv_k=cache, **given) as model:
         for is_old in (False, True):
