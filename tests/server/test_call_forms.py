@@ -175,7 +175,12 @@ class Written(AsyncIterator[tuple[int, list[TokenEvent]]]):
         settings = SimpleNamespace(seed=0)
         self.answers = [
             SimpleNamespace(
-                error=None, finish_reason=finish_reason, statistics=statistics, n_reused=0, settings=settings
+                error=None,
+                finish_reason=finish_reason,
+                statistics=statistics,
+                n_reused=0,
+                settings=settings,
+                identity="bitwise",
             )
         ]
 
