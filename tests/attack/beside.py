@@ -19,6 +19,7 @@ from typing import Any
 from chat_world import chat_model, chat_table
 
 from edge_spec import load
+from edge_spec.chat import ChatSession
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
@@ -154,13 +155,21 @@ def two_chats(number: int, folder: Path) -> Callable[[], object]:
         model = chat_model(table, n_ctx=200)
         autosave = Autosave(path, on_notice=lambda sentence: None)
         time.sleep(chance.random() * 0.02)
-        session = autosave.load(model, path, here=True) if path.exists() else model.chat(seed=who, max_tokens=3)
+
+        def loaded() -> ChatSession | None:
+            try:
+                return autosave.load(model, path, here=True)
+            except FileNotFoundError:
+                # There is none yet, or the other one has just moved it to begin another.
+                return None
+
+        session = loaded() or model.chat(seed=who, max_tokens=3)
         for turn in range(6):
             session.send(said(who, turn)).read()
             autosave.save(session)
             time.sleep(chance.random() * chance.choice((0, 0.004, 0.02)))
-            if chance.random() < 0.15 and path.exists():
-                session = autosave.load(model, path, here=True)
+            if chance.random() < 0.15:
+                session = loaded() or session
             elif chance.random() < 0.1:
                 session = model.chat(seed=turn, max_tokens=3)
                 autosave.start_new(session)
