@@ -80,7 +80,7 @@ def __getattr__(name: str) -> "Any":
         value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         # In a checkout Python finds this folder before what was installed, where the other folders lie within it.
-        if error.name not in ("edge_spec.models", "edge_spec.memory", "edge_spec.cli"):
+        if error.name not in [f"edge_spec.{folder}" for folder in ("models", "memory", "cli")]:
             raise
         raise ImportError(
             "edge_spec is imported from its sources here, not from what was installed: "
