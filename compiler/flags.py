@@ -1,4 +1,4 @@
-"""What the parts in C are compiled with, by kind of compiler."""
+"""Flags that compile the parts in C, by kind of compiler."""
 
 from __future__ import annotations
 

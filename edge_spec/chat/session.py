@@ -65,7 +65,7 @@ class ChatSession:
     Attributes:
         was_read: the models have read it, so that reading it again deserves a notice.
         departs: answers may differ from those of the same conversation undisturbed; their identity is ``rounding``.
-        moves: where the window started after each time that what the caches hold was moved, ascending; see ``Window``.
+        moves: starts of the window after each shift that the cached cells went through, ascending; see ``Window``.
 
     Raises:
         PromptError: the model has no chat template, or the template refuses the messages.
@@ -402,7 +402,7 @@ class _Answer(Context):
         # Once the answer is being written. Before, the models may still have that of another reply.
         self._sampler: Sampler | None = None
         self.shares = not self._window.n_forgotten
-        # Of this answer: the session's may be another one later.
+        # A later answer may change the session's value, never this one.
         self._departs = session.departs
 
     @property
@@ -428,7 +428,7 @@ class _Answer(Context):
         session, window = self.session, self._window
         start = window.fit(len(text), speculator.model.n_ctx)
         if resumed and [place for place in session.moves if place > window.start] not in ([], [start]):
-            # They were moved for an answer that is no longer part of the conversation.
+            # The cells were shifted for an answer that has been taken back: read again what follows the head.
             speculator.replace(window.head, ())
             resumed = False
         elif not resumed:

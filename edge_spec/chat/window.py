@@ -38,7 +38,7 @@ class Window:
 
     @property
     def moved(self) -> tuple[int, ...]:
-        """The places to which what is read from here on has been moved: where it starts, unless the model sees all."""
+        """Return ``(start,)`` if the window has moved, else nothing: the shifts of cells that are read from here on."""
         return (self.start,) if self.n_forgotten else ()
 
     def seen(self, tokens: Sequence[int]) -> list[int]:

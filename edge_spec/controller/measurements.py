@@ -1,4 +1,4 @@
-"""What was measured on this device, kept from run to run: what drafts brought, and what drafters learned.
+"""Records of measurements on this device, kept from run to run: speed-ups of drafts, and what drafters learned.
 
 None of it changes a token, and no choice that the numerics profile names depends on it: drafts that are chosen
 differently are verified all the same.
@@ -27,7 +27,7 @@ __all__ = ["Measurements"]
 _VERSION = 3
 
 _GAINS, _LEARNED = "gains", "learned"
-"""What a record of models that work together holds, by mode and learner."""
+"""Entries of a record: speed-ups by mode, and the state of each learner."""
 
 
 class Measurements:
