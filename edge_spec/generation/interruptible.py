@@ -22,7 +22,7 @@ Piece = TypeVar("Piece")
 class Interruptible(Closing, Iterator[Piece]):
     """One reply or several: iterate over it for its pieces. A context manager that ends with ``close``.
 
-    A loop that was left goes on in the next one; over what was read to its end another loop gives all of it again.
+    If a loop is left, the next one goes on where it stopped; after the end, another loop gives all of it again.
 
     Attributes:
         reader: who reads it.
