@@ -18,11 +18,10 @@ from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.replies import Asked, Replies, attempts
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest, RequestBuilder
+from edge_spec.generation.sequence import Recorder
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.generation.tools.chat_prompts import prompt_tokens
 from edge_spec.generation.tools.functions import callable_functions
-from edge_spec.generation.writing import Recorder
-from edge_spec.memory.pressure import IdleWatch
 from edge_spec.model_info import ModelInfo
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.damage import without_numbers
@@ -68,7 +67,7 @@ class TextModel(Closing):
         lossless: whether the text has the model's own distribution.
         notes: sentences that the user should know, such as why it does not speculate.
         ledger: who holds which bytes, and what is left of the memory budget.
-        lock: gives turns at the models, of a round each.
+        worker: the thread that computes.
         keep_gain: remembers what its drafts have brought.
         texts: whose texts lie in the target's cells.
     """
@@ -99,7 +98,7 @@ class TextModel(Closing):
         self.lossless = lossless
         self.notes = tuple(notes)
         self._driver = Driver(target, tokenizer, session_cache, guard, partial(_explained, file))
-        self.lock, self.texts = self._driver.lock, self._driver.texts
+        self.worker, self.texts = self._driver.worker, self._driver.texts
         self.ledger = self.texts.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, target.model.n_vocab)
         self._requests = RequestBuilder(
@@ -109,10 +108,10 @@ class TextModel(Closing):
         self._earlier_texts = EarlierTexts()
         self.keep_gain = keep_gain
         self._on_close = on_close
-        self._idle = IdleWatch(self.check_memory) if guard is not None else None
+        self._is_guarded = guard is not None
 
     def __repr__(self) -> str:
-        state = ", closed" if self.lock.closed else ""
+        state = ", closed" if self.worker.is_closed else ""
         name = f"{self._name}, " if self._name else ""
         return f"<TextModel {name}{self.profile.name}: n_ctx {self.n_ctx}, speculation {self.mode}{state}>"
 
@@ -123,7 +122,7 @@ class TextModel(Closing):
         Raises:
             Closed: the model is closed.
         """
-        if self.lock.closed:
+        if self.worker.is_closed:
             raise Closed("the model")
         return self._prompts
 
@@ -468,25 +467,20 @@ class TextModel(Closing):
         Returns:
             Whether it looked.
         """
-        if self._idle is None:
+        if not self._is_guarded:
             return False
-        with self.lock.free_turn() as is_free:
-            looks = is_free and self._driver.is_idle
-            if looks:
-                self.texts.shrink()
-                self._driver.guard.between_replies()
-        return looks
+        with suppress(Closed), self.worker.pause():
+            return self._driver.look_after_memory()
+        return False
 
     def close(self) -> None:
         """Cancel what is being written, wait for it to stop, and free everything. Safe to call twice.
 
-        Called from a notice of a reply, it leaves that to the end of the reply.
+        Called by something that computes, such as a drafter, it leaves that to the end of the step.
         """
         self._driver.close(self._free)
 
     def _free(self) -> None:
-        if self._idle is not None:
-            self._idle.close()
         self._driver.target.close()
         self._on_close()
 

@@ -11,7 +11,7 @@ from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.generation.options import ReplyKeywords
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.reply import Reply
-from edge_spec.generation.writing import Recorder
+from edge_spec.generation.sequence import Recorder
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.base import Choice, Decision

@@ -17,9 +17,9 @@ from edge_spec.generation.context import Context, Notice
 from edge_spec.generation.kept_texts import Entered, KeptTexts
 from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.generation.tools.functions import Function, callable_functions
-from edge_spec.generation.writing import Writing
 from edge_spec.options import refuse_unknown
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
@@ -458,7 +458,7 @@ class _Answer(Context):
     def notice(self, sentence: str) -> None:
         self.session.on_notice(sentence)
 
-    def ended(self, reply: Writing) -> None:
+    def ended(self, reply: TextSequence) -> None:
         message = replace(
             self._message,
             content=reply.content,

@@ -1,4 +1,4 @@
-"""What a reply works in: the models and their lock, its place in their context, and the memory."""
+"""What a reply works in: its place in the context of the models, and the memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Context:
             raise PromptTooLong(n_prompt=n_tokens, n_ctx=n_ctx)
 
     def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
-        """Let ``text`` be written, with the cells that serve it; see ``KeptTexts.enter``. Needs a turn of the lock.
+        """Let ``text`` be written, with the cells that serve it; see ``KeptTexts.enter``.
 
         Args:
             twin: a text that is being written and begins with the same ``n`` tokens, in cells with the same bits.
@@ -92,7 +92,7 @@ class GuardedReply(Protocol):
 
 
 class MemoryGuard:
-    """Looks after memory; this one lets everything pass. Methods need a turn of the generation lock."""
+    """Looks after memory; this one lets everything pass. Its methods are called by the worker."""
 
     def work_with(self, texts: KeptTexts) -> None:
         """Look after these texts, too: those that nobody writes take memory that can be had."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from edge_spec.errors import BudgetExceeded, EdgeSpecError, PoolFull, StateError
-from edge_spec.generation.lock import GenerationLock
 from edge_spec.generation.session_cache import SessionCache, SuspendedCaches
+from edge_spec.generation.worker import Worker
 from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.pool import TILE, Pool, pool_of
@@ -40,18 +40,19 @@ class KeptTexts:
 
     A text that nobody writes stays in its cells until others need them; then the one that was used least recently is
     suspended: copied into the session cache, from which it is resumed. An engine that holds one text suspends it
-    whenever another one comes. Everything but ``copied`` and ``release`` needs a turn of the lock.
+    whenever another one comes. Everything but ``copied``, ``suspend`` and ``release`` is for the
+    worker, or for whoever has paused it.
 
     Attributes:
         cache: caches of suspended texts.
         n_evicted: cells that texts had and others needed, since the model was opened.
     """
 
-    def __init__(self, target: Target, lock: GenerationLock, cache: SessionCache) -> None:
+    def __init__(self, target: Target, worker: Worker[Any], cache: SessionCache) -> None:
         self.cache = cache
         self.n_evicted = 0
         self._target = target
-        self._lock = lock
+        self._worker = worker
         # Texts that nobody writes, by owner, the one used last at the end; those of no owner are not here.
         self._idle: weakref.WeakKeyDictionary[object, Speculator] = weakref.WeakKeyDictionary()
         self._written: dict[int, Speculator] = {}
@@ -116,13 +117,6 @@ class KeptTexts:
         self._written.pop(id(text), None)
         if owner is not None:
             self._idle[owner] = text
-
-    def are_written(self, texts: Iterable[Speculator]) -> None:
-        """Only these texts are written; one that was about to be, or to be left, when a round was interrupted, is
-        nobody's."""
-        self._written = {id(text): text for text in texts}
-        for owner in [owner for owner, text in self._idle.items() if id(text) in self._written]:
-            del self._idle[owner]
 
     def put_back(self, owner: object, text: Speculator) -> None:
         """A text has to wait although it is being written: others have its cells until it enters again."""
@@ -369,13 +363,14 @@ class KeptTexts:
 
     @contextmanager
     def copied(self, owner: object) -> Iterator[SuspendedCaches | None]:
-        """The caches of a text, wherever they are, while the context lasts; None if there are none. Takes a turn.
+        """The caches of a text, wherever they are, while the context lasts; None if there are none. Pauses the
+        worker to copy them.
 
         Raises:
             BudgetExceeded: the memory has no room for copies.
         """
         with ExitStack() as copies:
-            with self._lock.turn():
+            with self._worker.pause():
                 text = self._idle.get(owner)
                 caches = copies.enter_context(self.cache.borrowed(owner))
                 if text is not None:
@@ -383,8 +378,8 @@ class KeptTexts:
             yield caches
 
     def suspend(self, owner: object, caches: SuspendedCaches) -> None:
-        """Keep the caches of a text that come from a file, until it is written on. Takes a turn."""
-        with self._lock.turn():
+        """Keep the caches of a text that come from a file, until it is written on. Pauses the worker."""
+        with self._worker.pause():
             self.cache.put(owner, caches)
 
     def to_disk(self, uses_disk: bool) -> bool:

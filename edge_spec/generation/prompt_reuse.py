@@ -48,7 +48,7 @@ class EarlierTexts:
     def enter(
         self, kept: KeptTexts, prompt: Sequence[int], twin: Speculator | None, n: int
     ) -> tuple[EarlierText, Speculator, int] | Literal[False] | None:
-        """Let a prompt be written with the cells of the text that begins most like it. Needs a turn of the lock.
+        """Let a prompt be written with the cells of the text that begins most like it.
 
         Args:
             twin: a text that is being written and begins with the same ``n`` tokens.

@@ -1,21 +1,19 @@
-"""Who reads a reply, a thread or a task of an event loop, and how a task awaits it."""
+"""Who reads a reply: a thread, or a task of an event loop."""
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread, current_thread
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
     from asyncio import Task
 
-__all__ = ["AwaitedPieces", "Reader", "in_a_thread"]
+__all__ = ["Reader", "in_a_thread"]
 
-Piece = TypeVar("Piece")
-Piece_co = TypeVar("Piece_co", covariant=True)
 T = TypeVar("T")
 
 
@@ -60,51 +58,6 @@ class Reader:
             return True
         task = other._task() if other._task is not None else None
         return task is None or task.done() or (self._task is not None and task is self._task())
-
-
-class AwaitableReply(Protocol[Piece_co]):
-    """What is needed of a reply, or of several."""
-
-    def next_piece(self, reader: Reader) -> Piece_co | None:
-        """Write the next piece for a reader; None at the end."""
-
-    def ask_to_stop(self) -> None:
-        """Let whoever writes a piece of it stop soon."""
-
-    def close(self) -> None:
-        """Stop, and wait until it has stopped."""
-
-
-class AwaitedPieces(AsyncIterator[Piece], Generic[Piece]):
-    """The pieces of a reply, awaited one by one."""
-
-    def __init__(self, reply: AwaitableReply[Piece]) -> None:
-        self._reply = reply
-        # A thread of its own: those of a pool may all be waiting for the end of this very reply.
-        self._thread = ThreadPoolExecutor(1, "edge-spec")
-
-    async def __anext__(self) -> Piece:
-        from asyncio import CancelledError, get_running_loop
-
-        loop = get_running_loop()
-        try:
-            # The thread must not hold a reply that nobody awaits any more.
-            reply = weakref.ref(self._reply)
-            piece = await loop.run_in_executor(self._thread, _next_of, reply, Reader.here(awaits=True))
-        except CancelledError:
-            # It ends in that thread: ending it may wait for a turn at the model, and the event loop must go on.
-            self._reply.ask_to_stop()
-            await loop.run_in_executor(self._thread, self._reply.close)
-            raise
-        if piece is None:
-            self._thread.shutdown(wait=False)
-            raise StopAsyncIteration
-        return piece
-
-
-def _next_of(reference: weakref.ref[AwaitableReply[Piece]], reader: Reader) -> Piece | None:
-    reply = reference()
-    return reply.next_piece(reader) if reply is not None else None
 
 
 async def in_a_thread(work: Callable[[], T]) -> T:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any
 
-from edge_spec.errors import Cancelled, Closed, PromptError
+from edge_spec.errors import PromptError
 from edge_spec.generation.context import Context
 from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.interruptible import Interruptible
 from edge_spec.generation.options import ignore
+from edge_spec.generation.readable import Readable
 from edge_spec.generation.reader import Reader
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
-from edge_spec.generation.writer import OF_ONE_TEXT
+from edge_spec.generation.sequence import OF_ONE_TEXT, Claim
+from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.options import require_whole
 from edge_spec.sampling import SamplerSettings
 
-__all__ = ["Asked", "Replies", "advance", "attempts"]
+__all__ = ["Asked", "Replies", "attempts", "wait_together"]
 
 _MOST_AT_ONCE = 64
 """So many replies are looked at in a round: more than any decode advances."""
@@ -61,7 +60,7 @@ def attempts(requests: Iterable[ReplyRequest], n: int) -> list[Asked]:
     return asked
 
 
-class Replies(Interruptible[tuple[int, str]]):
+class Replies(Readable[tuple[int, str]]):
     """Writes several replies, when it is asked for the next piece: iterate over it for pairs of a reply's number and
     a piece of its text, or call ``read``.
 
@@ -80,10 +79,9 @@ class Replies(Interruptible[tuple[int, str]]):
     Attributes:
         answers: the replies.
         notices: sentences that the reader should see.
-        reader: who reads it.
     """
 
-    # Whatever fails while it is built, there is nothing to end.
+    # If building it fails, there is nothing to end.
     answers: tuple[Reply, ...] = ()
 
     def __init__(
@@ -96,25 +94,24 @@ class Replies(Interruptible[tuple[int, str]]):
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
     ) -> None:
-        super().__init__(timeout)
+        super().__init__(driver, Claim(timeout))
         self.notices: list[str] = []
-        self._driver = driver
         self._on_notice = on_notice
         self.answers = tuple(self._reply(index, each, next_limit, context) for index, each in enumerate(asked))
-        self._unfinished = {reply.writing: reply for reply in self.answers if not reply.is_complete}
+        self._untold_ends: list[Reply] = []
+        self._unfinished = {reply.sequence: reply for reply in self.answers if not reply.is_complete}
 
     def _reply(self, index: int, asked: Asked, next_limit: Callable[[], int], context: Callable[[], Context]) -> Reply:
-        error, prompt = asked.error, tuple[int, ...]()
-        if asked.request is not None:
+        error, request = asked.error, asked.request
+        if request is not None:
             # They have one limit of time, and what several of them say is said once.
-            options = replace(asked.request.options, timeout=None, on_notice=ignore)
-            request = replace(asked.request, options=options)
+            request = replace(request, options=replace(request.options, timeout=None, on_notice=ignore))
             try:
-                return Reply(self._driver, request, next_limit, context=context(), index=index, group=self)
+                return Reply(self._driver, request, next_limit, context=context(), index=index, group=self.claim)
             except PromptError as refusal:
-                error, prompt = refusal, tuple(request.prompt)
+                error = refusal
         assert error is not None
-        return Reply.refused(self._driver, prompt, asked.settings, error, index)
+        return Reply.refused(self._driver, request, asked.settings, error, index)
 
     # --- what has been written
 
@@ -140,68 +137,37 @@ class Replies(Interruptible[tuple[int, str]]):
             return None
         return ((answer.index, piece) for answer in self.answers for piece in answer)
 
-    def _next_piece(self) -> tuple[int, str] | None:
-        return self._piece(drives=True)
+    @property
+    def is_complete(self) -> bool:
+        return not self._unfinished
 
-    def _piece(self, *, drives: bool) -> tuple[int, str] | None:
-        while self._unfinished:
-            # Text that was held back until one of them ended.
-            for writing, reply in islice(self._unfinished.items(), _MOST_AT_ONCE):
-                if piece := writing.hand_out():
+    @property
+    def has_begun(self) -> bool:
+        return any(reply.has_begun for reply in self.answers)
+
+    def sequences(self) -> Sequence[TextSequence]:
+        return list(islice(self._unfinished, _MOST_AT_ONCE))
+
+    def ready_piece(self) -> tuple[int, str] | None:
+        for sequence, reply in list(islice(self._unfinished.items(), _MOST_AT_ONCE)):
+            while True:
+                if piece := sequence.hand_out():
                     self._look_at(reply)
                     return reply.index, piece
-            try:
-                if not self._advance(drives=drives):
-                    return None
-            except Cancelled:
-                self._end_cancelled()
-            except Closed:
-                raise
-            except BaseException as error:
-                # Before they have begun, they can still begin later.
-                if any(reply.has_begun for reply in self.answers):
-                    self._end("error", error if isinstance(error, Exception) else None)
-                raise
-        return None
-
-    def _advance(self, *, drives: bool) -> bool:
-        """Take what there is of a reply, after a round if nothing is; False if it takes a round and ``drives`` is not
-        set."""
-        replies = dict(islice(self._unfinished.items(), _MOST_AT_ONCE))
-        over = next((each for each in replies if each.is_over), None)
-        found = (over, over.take()) if over is not None else None
-        # A round brings something of each: it is looked at all of them once for that.
-        is_round = found is None and not any(each.has_news for each in replies)
-        if found is None:
-            self._check_cancelled()
-            cancelled = [reply for reply in replies.values() if reply.is_cancelled] if is_round else ()
-            for reply in cancelled:
-                reply.end("cancelled")
-            if cancelled:
-                return True
-            if drives or not is_round:
-                found = self._driver.next(list(replies), self.reader, lambda: self.is_cancelled)
-        told = replies.values() if is_round or found is None else (replies[found[0]],)
-        for reply in told:
-            reply.tell()
-            for sentence in reply.notices:
-                self._notice(sentence)
-        if found is not None:
-            reply = replies[found[0]]
-            error = reply.took(found[1])
+                step = reply.next_step()
+                if step is None:
+                    break
+                if step.notice is not None:
+                    self._notice(step.notice)
+                if step.error is not None and not isinstance(step.error, OF_ONE_TEXT):
+                    self._look_at(reply)
+                    raise step.error
             self._look_at(reply)
-            if error is not None and not isinstance(error, OF_ONE_TEXT):
-                raise error
-        return drives or found is not None
-
-    def do_round(self, groups: Sequence[Replies]) -> None:
-        """Do a round for this group and others."""
-        wanted = [writing for group in groups for writing in islice(group._unfinished, _MOST_AT_ONCE)]
-        self._driver.advance(wanted, self.reader, lambda: all(group.is_cancelled for group in groups))
+        return None
 
     def _look_at(self, reply: Reply) -> None:
         if reply.is_complete:
-            self._unfinished.pop(reply.writing, None)
+            self._unfinished.pop(reply.sequence, None)
 
     def _notice(self, sentence: str) -> None:
         if sentence not in self.notices:
@@ -214,33 +180,38 @@ class Replies(Interruptible[tuple[int, str]]):
             on_piece(index, piece)
         return self.texts
 
-    def ready_batches(self) -> Iterator[tuple[int, list[TokenEvent]] | None]:
-        """The same pairs as ``event_batches``; None where the next one takes a round, see ``advance``. To be asked only
-        while it is ``being_read``."""
-        return self._batches(partial(self._piece, drives=False))
+    def ready_batches(self) -> Iterator[tuple[int, list[TokenEvent]]]:
+        """The pairs of ``event_batches`` that are there without waiting. To be asked only while it is
+        ``being_read``, and ``tell_events`` comes first."""
+        while (piece := self.ready_piece()) is not None:
+            yield from self._batch(piece[0])
+        yield from self._ended()
 
     def event_batches(self) -> Iterator[tuple[int, list[TokenEvent]]]:
         """Writes all like iterating does: pairs of a reply's number and its next events, see ``Reply.events``; without
         events where that reply has ended."""
-        return (batch for batch in self._batches(partial(next, self, None)) if batch is not None)
+        self.tell_events()
+        while (piece := next(self, None)) is not None:
+            yield from self._batch(piece[0])
+        yield from self._ended()
 
-    def _batches(
-        self, next_piece: Callable[[], tuple[int, str] | None]
-    ) -> Iterator[tuple[int, list[TokenEvent]] | None]:
+    def tell_events(self) -> None:
+        """Collect events of all from now on."""
         for answer in self.answers:
             answer.tell_events()
-        unfinished = [*self.answers]
-        while (piece := next_piece()) is not None or self._unfinished:
-            if piece is None:
-                yield None
-                continue
-            index = piece[0]
-            yield index, self.answers[index].take_events()
-            for answer in [answer for answer in unfinished if answer.is_complete]:
-                unfinished.remove(answer)
-                yield from _last_events(answer)
-        for answer in unfinished:
-            yield from _last_events(answer)
+        self._untold_ends = list(self.answers)
+
+    def _batch(self, index: int) -> Iterator[tuple[int, list[TokenEvent]]]:
+        yield index, self.answers[index].take_events()
+        yield from self._ended()
+
+    def _ended(self) -> Iterator[tuple[int, list[TokenEvent]]]:
+        """Yield the last events of replies that have ended since."""
+        for answer in [answer for answer in self._untold_ends if answer.is_complete]:
+            self._untold_ends.remove(answer)
+            if rest := answer.take_events():
+                yield answer.index, rest
+            yield answer.index, []
 
     def __await__(self) -> Generator[Any, None, list[str]]:
         """Return the texts."""
@@ -263,32 +234,27 @@ class Replies(Interruptible[tuple[int, str]]):
             self.answers[index].ask_to_stop()
 
     def ask_to_stop(self) -> None:
-        self._cancelled.set()
+        self.claim.is_cancelled = True
         for answer in self.answers:
             answer.ask_to_stop()
 
-    def _end(self, reason: str, error: Exception | None = None) -> None:
-        """End all that have not ended."""
+    def end(self, reason: str, error: BaseException | None = None) -> None:
         for answer in self.answers:
             if not answer.has_ended:
-                answer.end(reason)
-                answer.error = error
+                answer.end(reason, error)
+            self._look_at(answer)
 
 
-def advance(groups: Sequence[Replies], reader: Reader) -> None:
-    """Do a round for groups of replies of one model that one thread reads, see ``Replies.ready_batches``.
+def wait_together(groups: Sequence[Replies], reader: Reader) -> None:
+    """Wait until there is something new of one of several groups of one model, see ``Replies.ready_batches``.
 
     Raises:
-        Cancelled: all of them were, before it was their turn. Closed: the model is closed.
+        Closed: the model is closed.
     """
-    with ExitStack() as reading:
+    for group in groups:
+        group.claim.begin_reading(reader)
+    try:
+        groups[0].wait_for([sequence for group in groups for sequence in group.sequences()])
+    finally:
         for group in groups:
-            reading.enter_context(group.being_read(reader))
-        groups[0].do_round(groups)
-
-
-def _last_events(answer: Reply) -> Iterator[tuple[int, list[TokenEvent]]]:
-    rest = answer.take_events()
-    if rest:
-        yield answer.index, rest
-    yield answer.index, []
+            group.claim.end_reading()

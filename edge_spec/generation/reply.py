@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
-from edge_spec.errors import AlreadyRead, Cancelled, Closed
+from edge_spec.errors import AlreadyRead, Closed
 from edge_spec.generation.context import Context
 from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.interruptible import Interruptible
-from edge_spec.generation.reader import AwaitedPieces, Reader
+from edge_spec.generation.readable import Readable
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.sequence import Claim, Recorder, Step
+from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.generation.tools.answers import parts_of
 from edge_spec.generation.tools.calls import ToolCall
-from edge_spec.generation.writing import Outcome, Recorder, Refused, Writing
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.statistics import Statistics
 
 __all__ = ["Reply", "TokenEvents"]
 
 
-class Reply(Interruptible[str]):
+class Reply(Readable[str]):
     """Writes a reply piece by piece, when it is asked for the next one: iterate over it, or call ``read``.
 
     Also for ``async for``, and ``await`` for the whole text. Several can be read side by side, by one thread or by
@@ -33,18 +35,23 @@ class Reply(Interruptible[str]):
         index: its number among those that were asked for together.
         prompt: token ids of the prompt; empty if that could not be tokenized.
         settings: of the sampler.
-        group: those that were asked for together with it; None if it is alone.
-        error: why it could not be written, where ``finish_reason`` is ``error``; None otherwise.
+        sequence: its text, for what writes it.
         notices: sentences that the reader should see, such as what the model no longer sees, each once.
-        reader: who reads it.
         ready_events: what ``events`` tells next.
+
+    Args:
+        driver: writes it.
+        next_limit: called before a round for the most tokens to draft.
+        context: keeps the text inside the model's context.
+        recorder: keeps what becomes of it.
+        group: what is wanted of those that were asked for together with it.
 
     Raises:
         PromptTooLong: the context has no room for it.
     """
 
-    # Whatever fails while it is built, there is nothing to end.
-    _written: Writing | Refused = Refused(())
+    # If building it fails, there is nothing to end.
+    sequence: TextSequence = None  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -55,47 +62,50 @@ class Reply(Interruptible[str]):
         context: Context | None = None,
         recorder: Recorder | None = None,
         index: int = 0,
-        group: Interruptible[Any] | None = None,
+        group: Claim | None = None,
     ) -> None:
         context, n_ctx = context or Context(), driver.target.model.n_ctx
         context.require_room(len(request.prompt) + len(request.written), n_ctx)
-        self._start(driver, request.prompt, request.settings, index, group, request.options.timeout)
-        self._untold.extend(request.notices)
-        self._options = request.options
-        self._recorder = recorder
-        self._context = context
-        self._written = Writing(self, request, driver.vocabulary, n_ctx, next_limit, context, recorder)
+        timeout = request.options.timeout if group is None else None
+        self._begin(driver, request, n_ctx, Claim(timeout, group), next_limit, context, recorder, index)
 
     @classmethod
     def refused(
-        cls, driver: Driver, prompt: Sequence[int], settings: SamplerSettings, error: Exception, index: int
+        cls, driver: Driver, request: ReplyRequest | None, settings: SamplerSettings, error: Exception, index: int
     ) -> Self:
-        """Return one of several replies that has ended with an error before it was begun."""
+        """Return one of several replies that has ended with an error before it was begun.
+
+        Args:
+            request: what was asked for; None if its prompt could not be tokenized.
+        """
         reply = cls.__new__(cls)
-        reply._start(driver, prompt, settings, index, None, None)
-        reply._context = Context()
-        reply._written, reply.error = Refused(reply.prompt), error
+        asked = request or ReplyRequest(prompt=(0,), settings=settings)
+        reply._begin(driver, asked, 0, Claim(None), lambda: 0, Context(), None, index)
+        if request is None:
+            reply.prompt = ()
+            reply.sequence.statistics.prompt_tokens = 0
+        reply.sequence.refuse(error)
         return reply
 
-    def _start(
+    def _begin(
         self,
         driver: Driver,
-        prompt: Sequence[int],
-        settings: SamplerSettings,
+        request: ReplyRequest,
+        n_ctx: int,
+        claim: Claim,
+        next_limit: Callable[[], int],
+        context: Context,
+        recorder: Recorder | None,
         index: int,
-        group: Interruptible[Any] | None,
-        timeout: float | None,
     ) -> None:
-        super().__init__(timeout)
+        super().__init__(driver, claim)
         self.index = index
-        self.prompt = tuple(prompt)
-        self.settings = settings
-        self.error: BaseException | None = None
+        self.prompt = tuple(request.prompt)
+        self.settings = request.settings
         self.notices: list[str] = []
-        self._driver = driver
-        self.group = group
-        self._untold: deque[str] = deque()
         self.ready_events: deque[TokenEvent] = deque()
+        self._options = request.options
+        self.sequence = TextSequence(request, driver.vocabulary, n_ctx, claim, next_limit, context, recorder)
 
     # --- ways to read it
 
@@ -109,7 +119,7 @@ class Reply(Interruptible[str]):
         """Writes the reply like iterating does, as pairs: whether it is a thought of the model, and the text. Calls are
         left out, see ``tool_calls``."""
         pieces = iter(self)
-        parser = self._written.parser(again=pieces is not self)
+        parser = self.sequence.parser(again=pieces is not self)
         for piece in pieces:
             yield from parts_of(parser.push(piece))
         yield from parts_of(parser.finish(is_cut=self.finish_reason not in ("eos", "stop")))
@@ -140,8 +150,8 @@ class Reply(Interruptible[str]):
             yield rest
 
     def _require_unread(self) -> None:
-        written = self._written
-        if self.is_complete and written.has_tokens and not written.has_events and not self.ready_events:
+        sequence = self.sequence
+        if self.is_complete and sequence.has_tokens and not sequence.has_events and not self.ready_events:
             raise AlreadyRead
 
     def __await__(self) -> Generator[Any, None, str]:
@@ -159,45 +169,45 @@ class Reply(Interruptible[str]):
     @property
     def text(self) -> str:
         """What has been handed out so far."""
-        return self._written.text
+        return self.sequence.text
 
     @property
     def content(self) -> str:
         """The whole answer: what the prompt or a continued reply wrote of it, and what is not handed out yet."""
-        return self._written.content
+        return self.sequence.content
 
     @property
     def answer(self) -> str:
         """The answer so far, without thoughts and calls."""
-        return self._written.parsed[0]["content"] or ""
+        return self.sequence.parsed[0]["content"] or ""
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The functions that it calls, as far as these calls are written. One that was cut off is not among them."""
-        return self._written.parsed[1]
+        return self.sequence.parsed[1]
 
     @property
     def message(self) -> dict[str, Any]:
         """It as a message in OpenAI's form, to be sent with those that come after it: its answer, its thought as
         ``reasoning_content`` if there is one, and its calls."""
-        message, calls = self._written.parsed
+        message, calls = self.sequence.parsed
         return {**message, "tool_calls": [call.to_json() for call in calls]} if calls else message
 
     @property
     def token_ids(self) -> list[int]:
         """Token ids written so far, the end token included."""
-        return self._written.token_ids
+        return self.sequence.token_ids
 
     @property
     def finish_reason(self) -> str | None:
         """``None`` while it is written, then ``eos`` (the model ended it), ``stop`` (a stop string), ``length``
         (``max_tokens``), ``context`` (no room), ``memory`` (none left), ``timeout``, ``cancelled`` or ``error``."""
-        return self._written.finish_reason
+        return self.sequence.finish_reason
 
     @property
     def statistics(self) -> Statistics:
         """What speculation did. A decode that several replies share counts for each by its rows."""
-        return self._written.statistics
+        return self.sequence.statistics
 
     @property
     def identity(self) -> str:
@@ -206,37 +216,42 @@ class Reply(Interruptible[str]):
         ``rounding``: words may differ where two are almost equally likely, since this device's arithmetic depends on
         drafts (see ``TextModel.identity``), or since something was computed again: a notice then comes before the text.
         """
-        return "rounding" if self._context.departs else self._driver.target.model.capabilities.identity
+        return "rounding" if self.sequence.context.departs else self._driver.target.model.capabilities.identity
 
     @property
     def n_reused(self) -> int:
         """How many tokens of the prompt were not read, since the models' caches held them."""
-        return self._context.n_reused
+        return self.sequence.context.n_reused
 
     @property
     def prompt_progress(self) -> tuple[int, int]:
         """How many tokens of the prompt have been read, and how many have to be."""
-        return self._written.prompt_progress
+        return self.sequence.prompt_progress
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it could not be written, where ``finish_reason`` is ``error``; None otherwise."""
+        return self.sequence.error
 
     @property
     def drawn(self) -> Mapping[str, float]:
         """What the tokens do not tell of the draw so far; needed to continue it later."""
-        return self._written.drawn
+        return self.sequence.drawn
 
     @property
     def has_ended(self) -> bool:
         """Whether it has ended, and its conversation holds it."""
-        return self._written.is_recorded
+        return self.sequence.is_recorded
 
     @property
     def has_begun(self) -> bool:
         """Whether anything has been read or written for it."""
-        return self._written.has_begun
+        return self.sequence.has_begun
 
     @property
     def is_complete(self) -> bool:
         """Whether it has ended, and all of its text has been handed out."""
-        return self._written.is_complete and not self._written.held
+        return self.sequence.is_complete and not self.sequence.held
 
     def __str__(self) -> str:
         return self.text
@@ -248,128 +263,76 @@ class Reply(Interruptible[str]):
     # --- reading it
 
     def _pieces_again(self) -> Iterator[str] | None:
-        return iter(self._written.pieces) if self.is_complete else None
+        return iter(self.sequence.pieces) if self.is_complete else None
 
-    def _next_piece(self) -> str | None:
-        while not (piece := self._written.hand_out()) and not self._written.is_complete:
-            try:
-                outcome = self._next_outcome(self.writing)
-                self.tell()
-                if outcome is not None and (error := self.took(outcome)) is not None:
-                    raise error
-            except Cancelled:
-                self._end_cancelled()
-            except Closed:
-                raise
-            except BaseException as error:
-                # Before it has begun, it can still begin later. What is no error, such as Ctrl-C, cancels it.
-                if self.has_begun:
-                    self._end("error" if isinstance(error, Exception) else "cancelled")
-                raise
-        return piece or None
+    def sequences(self) -> Sequence[TextSequence]:
+        return (self.sequence,)
 
-    def _next_outcome(self, writing: Writing) -> Outcome | None:
-        if writing.is_over:
-            # Nobody writes it any more.
-            return writing.take()
-        self._check_cancelled()
-        found = self._driver.next([writing], self.reader, lambda: self.is_cancelled)
-        return found[1] if found is not None else None
+    def ready_piece(self) -> str | None:
+        while not (piece := self.sequence.hand_out()):
+            step = self.next_step()
+            if step is None:
+                return None
+            if step.error is not None:
+                raise step.error
+        return piece
 
-    def took(self, outcome: Outcome) -> BaseException | None:
-        """Take in what a round has brought; return the error that ended the reply, if one did."""
-        self.error = outcome.error
-        if self.writing.is_complete:
-            self.writing.record()
-        return outcome.error
-
-    def tell(self) -> None:
-        """Tell the reader what there is to tell, in the reader's own thread."""
-        writing = self.writing
-        while writing.untold:
-            self._options.on_progress("reading", *writing.untold.popleft())
-        while self._untold:
-            sentence = self._untold.popleft()
-            if sentence not in self.notices:
-                self.notices.append(sentence)
-            self._options.on_notice(sentence)
-            if self._recorder is not None:
-                self._recorder.notice(sentence)
-
-    @property
-    def writing(self) -> Writing:
-        """What is written of it, for what writes it."""
-        assert isinstance(self._written, Writing)
-        return self._written
+    def next_step(self) -> Step | None:
+        """Take what a step has brought, and tell the reader what there is to tell; None if there is nothing."""
+        sequence = self.sequence
+        step = sequence.take()
+        if step is not None:
+            if step.progress is not None:
+                self._options.on_progress("reading", *step.progress)
+            if step.notice is not None:
+                if step.notice not in self.notices:
+                    self.notices.append(step.notice)
+                self._options.on_notice(step.notice)
+                sequence.tell(step.notice)
+        if sequence.is_complete:
+            sequence.record()
+        return step
 
     def tell_events(self) -> None:
-        self._written.tell_events()
+        """Collect events from now on."""
+        sequence = self.sequence
+        if sequence.has_begun and not sequence.is_over and not sequence.tells_events:
+            with suppress(Closed), self._driver.worker.pause():
+                sequence.tell_events()
+        else:
+            sequence.tell_events()
 
     def take_events(self) -> list[TokenEvent]:
-        return self._written.take_events()
+        """Return the events of what has been read, once."""
+        return self.sequence.take_events()
 
     # --- ending it
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether it has to stop: it was asked to, or its time is up."""
-        return super().is_cancelled or (self.group is not None and self.group.is_cancelled)
-
     def ask_to_stop(self) -> None:
-        self._cancelled.set()
-        if not self._written.is_recorded:
-            self._driver.stop(self.writing)
+        self.claim.is_cancelled = True
+        self._driver.stop(self.sequence)
 
-    def end(self, reason: str) -> None:
-        """End it where its reader is, if it has not ended."""
-        if self._written.is_recorded:
+    def end(self, reason: str, error: BaseException | None = None) -> None:
+        sequence, worker = self.sequence, self._driver.worker
+        if sequence.is_recorded:
             return
-        if self.writing.is_over and not self.writing.n_ahead:
-            # It has ended by itself.
-            while self.writing.has_news:
-                self.took(self.writing.take())
+        if worker.is_here:
+            worker.soon(partial(self._driver.drop, sequence, reason))
             return
         try:
-            with self._driver.lock.turn():
-                self._driver.end(self.writing, reason)
+            with worker.pause():
+                self._driver.end(sequence, reason, error)
         except Closed:
-            # Nobody else writes it any more.
-            self._driver.end(self.writing, reason)
+            # Nobody writes it any more.
+            sequence.end(reason, error)
         finally:
-            self.writing.record()
-
-    _end = end
+            sequence.record()
 
     def __del__(self) -> None:
-        # A reply that is dropped has been cancelled. Python may find it in the middle of a round.
-        written = self._written
-        if not written.is_recorded:
-            driver = self._driver
-            assert isinstance(written, Writing)
-            driver.lock.soon(lambda: driver.drop(written))
-
-    # --- what its driver and a memory guard see
-
-    @property
-    def owner(self) -> object:
-        """The conversation that it belongs to, or itself."""
-        return self._context.session or self
-
-    def notice(self, sentence: str, *, departs: bool = False) -> None:
-        """Tell the reader something, as soon as it looks; see ``Notice``."""
-        if departs:
-            self._context.departs = True
-        self._untold.append(sentence)
-
-    def can_shrink(self, n_ctx: int) -> bool:
-        """Return whether it could continue in a context of ``n_ctx`` tokens."""
-        place = self.writing.place
-        return place is not None and self._context.can_shrink(place, n_ctx)
-
-    def is_left_by(self, reader: Reader, patience_s: float) -> bool:
-        """Return whether its reader has left it, or cannot read on while ``reader`` waits."""
-        own = self.group or self
-        return own.is_advancing_here or reader.blocks(own.reader) or own.unread_s >= patience_s
+        # A reply that is dropped has been cancelled.
+        sequence = self.sequence
+        if sequence is not None and not sequence.is_recorded:
+            self._driver.worker.soon(partial(self._driver.drop, sequence, "cancelled"))
 
 
 class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):
@@ -379,7 +342,6 @@ class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):
         self._reply = reply
         # With the reply: another loop goes on where this one is left.
         self._ready = reply.ready_events
-        self._awaited: AsyncIterator[str] | None = None
         self._has_ended = False
 
     def __iter__(self) -> TokenEvents:
@@ -397,9 +359,8 @@ class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):
         return self._ready.popleft()
 
     async def __anext__(self) -> TokenEvent:
-        self._awaited = self._awaited or AwaitedPieces(self._reply)
         while not self._ready and not self._has_ended:
-            self._has_ended = await anext(self._awaited, None) is None
+            self._has_ended = await anext(self._reply, None) is None
             self._ready.extend(self._reply.take_events())
         if not self._ready:
             raise StopAsyncIteration

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.reader import Reader
-from edge_spec.generation.replies import Replies, advance
+from edge_spec.generation.replies import Replies, wait_together
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import Loan
 from edge_spec.server.errors import ApiError
@@ -64,7 +64,6 @@ class Work(AsyncIterator[Batch]):
         self._start = start
         self._most_held = 1 if in_pieces else _MOST_HELD
         self._writer = writer
-        self._ready: Iterator[Batch | None] = iter(())
         self._held: list[Batch | None] = []
         self._n_held = 0
         self._batches: asyncio.Queue[Batch | None] = asyncio.Queue()
@@ -105,7 +104,7 @@ class Work(AsyncIterator[Batch]):
         """Begin to write it."""
         try:
             self.replies = self._start()
-            self._ready = self.replies.ready_batches()
+            self.replies.tell_events()
             if self._stopped:
                 self.replies.cancel()
         except BaseException as error:
@@ -117,11 +116,10 @@ class Work(AsyncIterator[Batch]):
             return False
         try:
             with self.replies.being_read(reader):
-                for batch in self._ready:
-                    if batch is None:
-                        return self._error is None
+                for batch in self.replies.ready_batches():
                     self.kept.grow(_bytes_of(batch))
                     self._hold(batch)
+            return not self.replies.is_complete
         except BaseException as error:
             self._error = error
         return False
@@ -267,11 +265,9 @@ class Writer:
         if handed := [each for each in held if each[1]]:
             self._loop.call_soon_threadsafe(_hand_over, handed)
         try:
-            if going_on:
-                advance([work.replies for work in going_on if work.replies is not None], reader)
-        except Cancelled:
-            # What is not wanted any more ends when it is looked at.
-            pass
+            replies = [work.replies for work in going_on if work.replies is not None]
+            if replies:
+                wait_together(replies, reader)
         except BaseException as error:
             for work in going_on:
                 work.fail(error)

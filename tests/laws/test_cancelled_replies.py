@@ -98,7 +98,7 @@ def test_a_cancelled_task_keeps_no_event_loop_waiting_for_a_turn() -> None:
     kept_waiting = list[bool]()
 
     def hold() -> None:
-        with model.lock.turn():
+        with model.worker.pause():
             has_turn.set()
             kept_waiting.append(not may_end.wait(PATIENCE_S))
 
@@ -108,10 +108,8 @@ def test_a_cancelled_task_keeps_no_event_loop_waiting_for_a_turn() -> None:
             await asyncio.sleep(0)
         holder = threading.Thread(target=hold)
         holder.start()
-        # Its thread has handed out a piece, of which the task does not know yet: nobody reads it, and others have
-        # the model.
-        while not (has_turn.is_set() and kept.unread_s):
-            pass
+        # The worker is paused: the task waits for a step that does not come.
+        has_turn.wait()
         reading.cancel()
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -19,6 +19,7 @@ from edge_spec.generation.driver import Driver
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.session_cache import SessionCache
+from edge_spec.generation.worker import Wait
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.ngram import NgramDrafter
@@ -71,7 +72,7 @@ def test_a_reply_that_nobody_reads_stays_at_most_so_far_ahead(letters: Any) -> N
     read.read()
     assert len(unread.token_ids) == n_taken
     # The last of these rounds may have brought a draft as well.
-    assert MOST_AHEAD <= len(unread.writing.writer.token_ids) - n_taken < MOST_AHEAD + 4
+    assert MOST_AHEAD <= unread.sequence.n_ahead < MOST_AHEAD + 4
     unread.read()
     assert [(each.token_ids, each.text) for each in (unread, read)] == [alone(letters, each) for each in asked]
 
@@ -124,7 +125,7 @@ def test_who_reads_a_reply_is_told_of_it(letters: Any) -> None:
             on_notice=lambda *what: hear(number, *what),
         )
         reply = Reply(driver, asked, lambda: 3)
-        reply.notice("a sentence")
+        reply.sequence.notice("a sentence")
         assert (reply.read(), reply.notices) == (alone(letters, replace_told(asked))[1], ["a sentence"])
         ended.append(number)
 
@@ -180,7 +181,7 @@ def test_cells_may_come_and_go_while_texts_are_written(letters: Any, seed: int) 
             left.remove(reply)
         if chance.random() < 0.1:
             # What a memory guard does where memory is scarce, and when it is free again.
-            with driver.lock.turn():
+            with driver.worker.pause():
                 driver.texts.to_disk(chance.random() < 0.7)
                 driver.texts.shrink()
         sizes.add(pool.n_cells)
@@ -197,7 +198,7 @@ def test_a_pool_that_is_full_of_kept_texts_is_not_copied_for_each_further_one(le
     for number in range(300):
         reply = Reply(driver, request(number, [1, 2, 3] * 10, max_tokens=20), lambda: 3)
         kept.append(_Kept(number))
-        reply._context.session = kept[-1]
+        reply.sequence.context.session = kept[-1]
         reply.read()
         if number % 10 == 0:
             driver.texts.shrink()
@@ -261,15 +262,15 @@ def test_a_conversation_that_has_its_own_cells_waits_for_nobody(letters: Any) ->
     pool.capabilities = replace(pool.capabilities, prefill_chunk=16)
     kept = _Kept(0)
     first = Reply(driver, request(0, began, max_tokens=4), lambda: 0)
-    first._context.session = kept
+    first.sequence.context.session = kept
     first.read()
     asked = [request(1, [*began, *[5, 4, 3] * 40], max_tokens=4), request(2, [*began, 5, 4, 3, 1, 1], max_tokens=4)]
     another, own = (Reply(driver, each, lambda: 0) for each in asked)
-    own._context.session = kept
+    own.sequence.context.session = kept
     # The other one reads what this one begins with, and is far from its end.
     n_live = []
     for reply in (another, own):
-        driver.advance([reply.writing], reply.reader, lambda: False)
+        driver.step([Wait([reply.sequence], reply.reader, lambda: None)])
         n_live.append(driver.n_live)
     assert n_live == [1, 2]
     assert [own.read(), another.read()] == [alone(letters, each)[1] for each in reversed(asked)]
@@ -284,7 +285,7 @@ def test_texts_that_come_and_go_do_not_move_the_pool_each_time(letters: Any, mon
         for number in range(8 if burst % 2 else 16):
             reply = Reply(driver, request(burst * 16 + number, [number % 6, burst % 6] * 5, max_tokens=40), lambda: 3)
             kept.append(_Kept(number))
-            reply._context.session = kept[-1]
+            reply.sequence.context.session = kept[-1]
             reply.read()
         # As many are kept as a server keeps, and nobody asks for a while.
         del kept[:-64]

@@ -1,8 +1,9 @@
-"""A law of texts that share a decode: what strikes at any line of a round ends whose reader does it, and no other."""
+"""A law of texts that share a decode: what strikes at any line of a step changes no text; at most it ends them."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from linecache import getline
@@ -70,65 +71,56 @@ class World:
 
 
 class Striking:
-    """Raises an error before a line of the code, counted over all blocks that it is around.
+    """Raises an error before a line of a step, counted over all steps of a driver while the context lasts.
 
     Attributes:
         n_lines: how many there were.
-        in_decode: whether the one that it struck belonged to the target's decode.
     """
 
-    def __init__(self, line: int, error: type[BaseException]) -> None:
-        self.n_lines, self.in_decode = 0, False
-        self._line, self._error = line, error
+    def __init__(self, driver: Driver, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n_lines = 0
+        self._line = line
+        step = driver.step
 
-    def __enter__(self) -> None:
-        self._before = sys.gettrace()
-        # Following lines takes most of the time, and it strikes once.
-        if not self._line or self.n_lines < self._line:
+        def traced(waits: Any) -> bool:
+            # Following lines takes most of the time, and it strikes once.
+            if line and self.n_lines >= line:
+                return step(waits)
+            before = sys.gettrace()
             sys.settrace(self._trace)
+            try:
+                return step(waits)
+            finally:
+                sys.settrace(before)
 
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
+        monkeypatch.setattr(driver, "step", traced)
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
-        # Like a lock of Python's, that of turns stays locked if its release is interrupted.
-        if name.endswith("/lock.py") or not any(folder in name for folder in _FOLDERS):
+        if not any(folder in name for folder in _FOLDERS):
             return None
         # At the end of a block Python comes to its first line again, and an error there keeps it from being left; at a
         # `try:` nothing happens, and Python 3.11 looks for no handler around it.
         if event == "line" and not getline(name, frame.f_lineno).lstrip().startswith(("with ", "try:")):
             self.n_lines += 1
             if self.n_lines == self._line:
-                here = getline(name, frame.f_lineno)
-                self.in_decode = "self._decoded(" in here or _is_in(frame, "_decoded")
-                raise self._error
+                raise Struck
         return self._trace
 
 
-def _is_in(frame: FrameType | None, name: str) -> bool:
-    while frame is not None and frame.f_code.co_name != name:
-        frame = frame.f_back
-    return frame is not None
-
-
-def written_by_turns(world: World, striking: Striking, error: type[BaseException]) -> tuple[list[Reply], set[int]]:
-    """Write replies by turns, in one loop, in which something strikes once; returns them and who was told of it."""
-    replies, told = [world.reply(number) for number in range(N_TEXTS)], list[int]()
+def written_by_turns(world: World) -> list[Reply]:
+    """Write replies by turns, in one loop, in which something strikes once."""
+    replies = [world.reply(number) for number in range(N_TEXTS)]
     while any(not reply.is_complete for reply in replies):
-        for number, reply in enumerate(replies):
-            try:
-                with striking:
-                    next(reply, None)
-            except (error, BackendError):
-                told.append(number)
-    return replies, set(told)
+        for reply in replies:
+            with suppress(Struck, BackendError):
+                next(reply, None)
+    return replies
 
 
 @pytest.mark.parametrize("kind", ["mixed", "auto"])
-@pytest.mark.parametrize("error", [Struck, KeyboardInterrupt])
-def test_what_strikes_at_any_line_of_a_round_is_for_one_text(
-    letters: Any, letter_grammar: Any, monkeypatch: Any, kind: str, error: type[BaseException]
+def test_what_strikes_at_any_line_of_a_step_changes_no_text(
+    letters: Any, letter_grammar: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     ticks = count()
     for module in _MODULES:
@@ -137,24 +129,26 @@ def test_what_strikes_at_any_line_of_a_round_is_for_one_text(
     alone = [new_world("plain").reply(number) for number in range(N_TEXTS)]
     texts = [reply.read() for reply in alone]
     whole = [reply.token_ids for reply in alone]
-    counting = Striking(0, error)
-    written_by_turns(new_world(kind), counting, error)
+    world = new_world(kind)
+    counting = Striking(world.driver, 0, monkeypatch)
+    written_by_turns(world)
     assert counting.n_lines > 10000
-    n_ended = 0
+    n_ended = n_alone = 0
     for line in range(1, counting.n_lines + 1, counting.n_lines // _N_STRIKES):
-        world, striking = new_world(kind), Striking(line, error)
-        replies, told = written_by_turns(world, striking, error)
-        ended = {number for number, reply in enumerate(replies) if reply.finish_reason in ("error", "cancelled")}
+        world = new_world(kind)
+        Striking(world.driver, line, monkeypatch)
+        replies = written_by_turns(world)
+        ended = [reply for reply in replies if reply.finish_reason == "error"]
         for number, reply in enumerate(replies):
-            if number in ended:
+            if reply in ended:
                 assert reply.token_ids == whole[number][: len(reply.token_ids)], (line, number)
+                assert isinstance(reply.error, Struck | BackendError), (line, number)
             else:
                 assert (reply.token_ids, reply.text) == (whole[number], texts[number]), (line, number)
-        # Who is told reads it, or it is an error of the text's own; of a failed decode all are told.
-        assert ended <= told, line
-        assert len(told) <= 1 or (striking.in_decode and error is Struck), line
-        n_ended += len(ended)
+        n_ended += bool(ended)
+        n_alone += len(ended) == 1
         again = world.reply(0)
         assert (again.read(), again.token_ids) == (texts[0], whole[0]), line
         assert world.driver.is_idle
-    assert n_ended > 0
+    # What belongs to one text ends that one alone.
+    assert n_ended > n_alone > 0

@@ -117,7 +117,7 @@ def test_a_model_closed_by_a_notice_is_closed_at_the_end_of_the_turn(
         seen.append(sentence)
         model.close()
         # The round that told still has the models.
-        assert model.lock.closed
+        assert model.worker.is_closed
         assert model.n_ctx == 256
 
     session = model.chat("You are a friend.", seed=3, max_tokens=70, ignore_eos=True, on_notice=told)
@@ -174,7 +174,7 @@ def test_a_reply_whose_end_fails_gives_its_turn_back(load: Callable[..., TextMod
     free = threading.Event()
 
     def wait() -> None:
-        with model.lock.turn():
+        with model.worker.pause():
             free.set()
 
     threading.Thread(target=wait, daemon=True).start()

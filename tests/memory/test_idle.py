@@ -17,7 +17,8 @@ from chat_world import chat_model, chat_table
 import edge_spec
 from edge_spec import TextModel
 from edge_spec.errors import Closed
-from edge_spec.memory.pressure import IdleWatch, PressureReading, PressureWatch
+from edge_spec.generation.worker import Worker, Workload
+from edge_spec.memory.pressure import PressureReading, PressureWatch
 from edge_spec.speculation.drafters.plain import NoDrafter
 
 ASKED = ("Hello, who are you?", "Tell me a story about a dog.", "And then?")
@@ -34,7 +35,7 @@ def load(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Te
             now[0] += 100.0
             return now[0]
 
-        monkeypatch.setattr("edge_spec.memory.pressure.EVERY_S", every_s)
+        monkeypatch.setattr("edge_spec.generation.worker._IDLE_S", every_s)
         watch = PressureWatch(
             lambda: PressureReading(available_bytes=decide()), low_bytes=100, interval_s=0.0, clock=clock
         )
@@ -134,51 +135,54 @@ def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> Non
 
 
 def test_without_a_watch_nobody_looks() -> None:
-    before = threading.active_count()
     with chat_model(chat_table(1), NoDrafter()) as model:
         model.generate("ab", seed=1, max_tokens=4).read()
-        assert threading.active_count() == before
         assert not model.check_memory()
 
 
-class Owner:
-    def __init__(self) -> None:
-        self.looked = threading.Event()
+class Looking(Workload[Any]):
+    """Looks after memory, and fails if that is asked for."""
 
-    def look(self) -> None:
-        self.looked.set()
+    def __init__(self, error: type[Exception] | None = None) -> None:
+        self.n_looks, self._error = 0, error
+
+    def step(self, waits: Any) -> bool:
+        raise AssertionError("nobody waits")
+
+    def look_after_memory(self) -> None:
+        self.n_looks += 1
+        if self._error is not None:
+            raise self._error
 
 
-def test_a_watch_ends_with_its_owner_or_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_spec.memory.pressure.EVERY_S", 0.01)
-    for closes in (False, True):
-        owner = Owner()
-        watch, gone = IdleWatch(owner.look), weakref.ref(owner)
-        assert owner.looked.wait(60)
-        if closes:
-            watch.close()
-            watch.close()
-        else:
-            del owner
-            gc.collect()
-            wait_until(lambda gone=gone: gone() is None)  # type: ignore[misc]
-        wait_until(lambda watch=watch: watch.is_over)  # type: ignore[misc]
+def threads() -> set[threading.Thread]:
+    return {*threading.enumerate()}
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_worker_ends_with_its_workload_or_when_it_is_closed(closes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_spec.generation.worker._IDLE_S", 0.01)
+    before, work = threads(), Looking()
+    worker, gone, ended = Worker(work, looks_after_memory=True), weakref.ref(work), list[int]()
+    wait_until(lambda: work.n_looks > 0)
+    if closes:
+        for _ in range(2):
+            worker.close(lambda: ended.append(1))
+        assert ended == [1] and worker.is_closed
+    else:
+        del work
+        gc.collect()
+        wait_until(lambda: gone() is None)
+    wait_until(lambda: threads() <= before)
 
 
 @pytest.mark.parametrize(("error", "n_logged"), [(MemoryError, 0), (OSError, 0), (RuntimeError, 1), (KeyError, 1)])
 def test_a_look_that_fails_is_not_the_last(
     error: type[Exception], n_logged: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("edge_spec.memory.pressure.EVERY_S", 0.01)
-    looks: list[int] = []
-
-    class Failing:
-        def look(self) -> None:
-            looks.append(1)
-            raise error
-
-    owner = Failing()
-    watch = IdleWatch(owner.look)
-    wait_until(lambda: len(looks) > 2)
-    watch.close()
+    monkeypatch.setattr("edge_spec.generation.worker._IDLE_S", 0.01)
+    work = Looking(error)
+    worker = Worker(work, looks_after_memory=True)
+    wait_until(lambda: work.n_looks > 2)
+    worker.close(lambda: None)
     assert len(caplog.records) == n_logged

@@ -57,7 +57,7 @@ def test_some_conversations_are_evicted_while_others_stay(
         return turn([{"role": "user", "content": f"{subject}, {subject}! " * 12}])[0]
 
     # As many cells as planned, whatever was asked before.
-    with served.model.lock.turn():
+    with served.model.worker.pause():
         for uses_disk in (True, False):
             served.model.texts.to_disk(uses_disk)
     begun("horse")

@@ -86,7 +86,7 @@ def test_a_client_that_leaves_keeps_nobody_waiting_for_a_turn(demo_models: Any) 
     has_turn, may_end, waited = threading.Event(), threading.Event(), list[bool]()
 
     def hold() -> None:
-        with model.lock.turn():
+        with model.worker.pause():
             has_turn.set()
             waited.append(not may_end.wait(60))
 

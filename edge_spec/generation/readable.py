@@ -1,0 +1,188 @@
+"""What is read piece by piece while a worker writes it, by threads and by tasks of event loops."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from collections.abc import Sequence as Sequences
+from contextlib import contextmanager
+from typing import TypeVar
+
+from edge_spec.errors import Closed
+from edge_spec.generation.closing import Closing
+from edge_spec.generation.driver import Driver
+from edge_spec.generation.reader import Reader
+from edge_spec.generation.sequence import Claim, Sequence
+
+__all__ = ["Readable"]
+
+Piece = TypeVar("Piece")
+
+
+class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
+    """One reply or several: iterate over it for its pieces. A context manager that ends with ``close``.
+
+    If a loop is left, the next one goes on where it stopped; after the end, another loop gives all of it again.
+
+    Attributes:
+        claim: until when it is wanted, and who reads it.
+    """
+
+    def __init__(self, driver: Driver, claim: Claim) -> None:
+        self.claim = claim
+        self._driver = driver
+        # Held while a piece is waited for: one thread reads it at a time.
+        self._reading = threading.RLock()
+
+    @property
+    @abstractmethod
+    def is_complete(self) -> bool:
+        """Whether all of it has been handed out."""
+
+    @property
+    @abstractmethod
+    def has_begun(self) -> bool:
+        """Whether anything has been read or written for it."""
+
+    @abstractmethod
+    def sequences(self) -> Sequences[Sequence]:
+        """Return what is waited for."""
+
+    @abstractmethod
+    def ready_piece(self) -> Piece | None:
+        """Return the next piece, if it is there without waiting."""
+
+    @abstractmethod
+    def _pieces_again(self) -> Iterator[Piece] | None:
+        """All pieces, if they have been read to their end."""
+
+    # --- reading it
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces_again() or self
+
+    def __next__(self) -> Piece:
+        piece = self._next()
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def _next(self) -> Piece | None:
+        """Return the next piece, and wait for it; None at the end."""
+        claim = self.claim
+        # Not in a context of a generator: Ctrl-C at its entry would leave it suspended, and this locked.
+        try:
+            with self._reading:
+                try:
+                    claim.begin_reading(claim.reader if claim.reader.is_this_thread else Reader.here())
+                    while (piece := self.ready_piece()) is None and not self.is_complete:
+                        self.wait_for(self.sequences())
+                    return piece
+                except BaseException as error:
+                    self._end_by(error)
+                    raise
+                finally:
+                    claim.end_reading()
+        finally:
+            # Whoever cancelled it meanwhile could not end it.
+            if claim.is_cancelled:
+                self.end_unread()
+
+    def wait_for(self, sequences: Sequences[Sequence]) -> None:
+        """Wait until there is something new of one of these."""
+        self._driver.worker.wait(sequences, self.claim.reader)
+
+    @contextmanager
+    def being_read(self, reader: Reader) -> Iterator[None]:
+        """A context in which a reader has it, once nobody else has."""
+        try:
+            with self._reading:
+                self.claim.begin_reading(reader)
+                try:
+                    yield
+                finally:
+                    self.claim.end_reading()
+        finally:
+            # Whoever cancelled it meanwhile could not end it.
+            if self.claim.is_cancelled:
+                self.end_unread()
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        """Return the pieces for ``async for``. A cancelled task cancels what it reads."""
+        again = self._pieces_again()
+        return self if again is None else _awaited(again)
+
+    async def __anext__(self) -> Piece:
+        from asyncio import CancelledError
+
+        claim = self.claim
+        claim.begin_reading(Reader.here(awaits=True))
+        try:
+            while (piece := self.ready_piece()) is None and not self.is_complete:
+                await self._driver.worker.wait_async(self.sequences(), claim.reader)
+        except CancelledError:
+            claim.end_reading()
+            # Ending it may wait for a step, and the event loop must go on.
+            self.ask_to_stop()
+            await self.aclose()
+            raise
+        except BaseException as error:
+            self._end_by(error)
+            raise
+        finally:
+            claim.end_reading()
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def _end_by(self, error: BaseException) -> None:
+        """End what an error has struck; before it has begun, it can still begin later."""
+        if not self.has_begun or isinstance(error, Closed):
+            return
+        if isinstance(error, Exception):
+            self.end("error", error)
+        else:
+            # Such as Ctrl-C.
+            self.ask_to_stop()
+            self.end("cancelled")
+
+    # --- ending it
+
+    @property
+    def reader(self) -> Reader:
+        """Who reads it."""
+        return self.claim.reader
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it has to stop: it was asked to, or its time is up."""
+        return self.claim.has_to_stop
+
+    def cancel(self) -> None:
+        """Stop soon, from any thread; if nobody is reading it now, it ends at once. What was written stays."""
+        self.ask_to_stop()
+        self.end_unread()
+
+    @abstractmethod
+    def ask_to_stop(self) -> None:
+        """Let whoever waits for a piece of it have its end soon."""
+
+    def end_unread(self) -> None:
+        """End it if it has to stop and nobody waits for a piece of it: there may never be another one."""
+        if self.claim.has_to_stop and not self.claim.is_read:
+            self.end(self.claim.reason)
+
+    @abstractmethod
+    def end(self, reason: str, error: BaseException | None = None) -> None:
+        """End what has not ended, where its reader is; see ``Reply.finish_reason``."""
+
+    def close(self) -> None:
+        """Stop, from any thread, and wait until it has stopped. What was read to its end stays as it is."""
+        self.ask_to_stop()
+        self.end("cancelled")
+
+
+async def _awaited(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
+    for piece in pieces:
+        yield piece

@@ -1,0 +1,364 @@
+"""The thread that computes for a model: it advances replies while somebody waits for one, and looks after memory."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from edge_spec.errors import Closed, EdgeSpecError, UnfinishedReply
+from edge_spec.generation.reader import Reader
+
+__all__ = ["Awaited", "Wait", "Worker", "Workload"]
+
+_RECHECK_S = 0.05
+"""Where no sequence that somebody waits for can be advanced, it is tried again after so long."""
+
+_IDLE_S = 1.0
+"""An idle worker looks after memory so often. Replies look for themselves, before every step."""
+
+_SIGNALS_S = 0.2
+"""Windows handles signals only when a wait ends."""
+
+
+class Awaited(Protocol):
+    """What somebody may wait for."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the wait is over."""
+
+
+A = TypeVar("A", bound=Awaited)
+
+
+class Wait(Generic[A]):
+    """Somebody waits until one of some sequences has something new.
+
+    Args:
+        sequences: those that are waited for.
+        reader: who waits.
+        wake: called once, in the worker's thread, when there is something new or the wait has failed.
+
+    Attributes:
+        error: why the wait has failed.
+        is_left: nobody waits any more.
+    """
+
+    __slots__ = ("error", "is_left", "reader", "sequences", "wake")
+
+    def __init__(self, sequences: Sequence[A], reader: Reader, wake: Callable[[], object]) -> None:
+        self.sequences = sequences
+        self.reader = reader
+        self.wake = wake
+        self.error: BaseException | None = None
+        self.is_left = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is something new."""
+        return any(sequence.has_news for sequence in self.sequences)
+
+
+class Workload(ABC, Generic[A]):
+    """What a worker does."""
+
+    @abstractmethod
+    def step(self, waits: Sequence[Wait[A]]) -> bool:
+        """Advance what is waited for, and others with it; whether anything could be advanced."""
+
+    @abstractmethod
+    def look_after_memory(self) -> object:
+        """Called now and then while nobody waits."""
+
+
+_Message: TypeAlias = Wait[Any] | Callable[[], object] | None
+"""Somebody waits, something is to be done between two steps, or the worker ends."""
+
+
+class Worker(Generic[A]):
+    """One thread, which starts when it is first needed. Nothing is computed while nobody waits.
+
+    Whoever waits can be interrupted; what the thread computes cannot, so that a step is always whole. The thread holds
+    its workload only while it works. A process that was forked has no such thread: a model is loaded there anew.
+
+    Args:
+        workload: what it does.
+        looks_after_memory: whether it does so while nobody waits.
+    """
+
+    def __init__(self, workload: Workload[A], *, looks_after_memory: bool) -> None:
+        self._inbox: SimpleQueue[_Message] = SimpleQueue()
+        self._workload = weakref.ref(workload)
+        self._looks_after_memory = looks_after_memory
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._end = lambda: None
+        # Held by the worker while it works.
+        self._working = threading.Lock()
+        self._holder: int | None = None
+        self._is_closed = False
+        if looks_after_memory:
+            self._start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is computed any more."""
+        return self._is_closed
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the calling thread is the worker's own, or has paused it."""
+        here = threading.get_ident()
+        return self._holder == here or (self._thread is not None and self._thread.ident == here)
+
+    # --- for readers
+
+    def wait(self, sequences: Sequence[A], reader: Reader) -> None:
+        """Wait until one of some sequences has something new; a signal may interrupt it.
+
+        Raises:
+            Closed: the worker is closed, or this process was forked from the one that has it.
+            UnfinishedReply: called from the worker's own thread.
+        """
+        woken = threading.Lock()
+        woken.acquire()
+        wait = Wait(sequences, reader, woken.release)
+        self._post(wait)
+        try:
+            if sys.platform == "win32":
+                while not woken.acquire(timeout=_SIGNALS_S):
+                    pass
+            else:
+                woken.acquire()
+        except BaseException:
+            wait.is_left = True
+            raise
+        if wait.error is not None:
+            raise wait.error
+
+    async def wait_async(self, sequences: Sequence[A], reader: Reader) -> None:
+        """``wait`` for event loops."""
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
+        woken = loop.create_future()
+
+        def told() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def wake() -> None:
+            # A loop that was closed has nobody who waits.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(told)
+
+        wait = Wait(sequences, reader, wake)
+        self._post(wait)
+        try:
+            await woken
+        finally:
+            wait.is_left = True
+        if wait.error is not None:
+            raise wait.error
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """No step is computed while the context lasts; the calling thread may use the models.
+
+        Raises:
+            UnfinishedReply: this thread computes, or has paused it already. Closed: as ``wait``.
+        """
+        granted, over = threading.Lock(), threading.Lock()
+        granted.acquire()
+        over.acquire()
+
+        def hold() -> None:
+            granted.release()
+            over.acquire()
+
+        self._post(hold)
+        try:
+            granted.acquire()
+            if self._is_closed:
+                raise Closed("the model")
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = None
+        finally:
+            over.release()
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Do something at once if nothing is computed, else after the present step.
+
+        Never waits, so that it may be called wherever Python collects garbage.
+        """
+        if not self._working.acquire(blocking=False):
+            self._inbox.put(work)
+            return
+        try:
+            self._holder = threading.get_ident()
+            work()
+        finally:
+            self._holder = None
+            self._working.release()
+
+    def close(self, then: Callable[[], object]) -> None:
+        """Do ``then`` after the present step, once, and end the thread. Called from that thread, it does not wait."""
+        if self._is_closed:
+            return
+        if self.is_here:
+            self._inbox.put(lambda: self._close(then))
+            return
+        try:
+            with self.pause():
+                self._close(then)
+        except Closed:
+            return
+        self._end()
+
+    def _close(self, then: Callable[[], object]) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._inbox.put(None)
+            then()
+
+    # --- the thread
+
+    def _post(self, message: _Message) -> None:
+        if self.is_here:
+            raise UnfinishedReply("a round of this model")
+        if self._is_closed:
+            raise Closed("the model")
+        if self._thread is None:
+            self._start()
+        elif not self._thread.is_alive():
+            # It has ended with its workload, or this process was forked.
+            raise Closed("the model")
+        self._inbox.put(message)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=_run,
+                    args=(self._inbox, self._working, self._workload, self._looks_after_memory),
+                    name="edge-spec",
+                    daemon=True,
+                )
+                workload = self._workload()
+                assert workload is not None
+                # At the end of the program as well: a thread must not be inside a library that is being taken down.
+                self._end = weakref.finalize(workload, _stop, self._inbox, thread)
+                thread.start()
+                self._thread = thread
+
+
+def _stop(inbox: SimpleQueue[_Message], thread: threading.Thread) -> None:
+    inbox.put(None)
+    # The thread itself may have been the last to hold the workload.
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _run(
+    inbox: SimpleQueue[_Message],
+    working: threading.Lock,
+    found: weakref.ref[Workload[Any]],
+    looks_after_memory: bool,
+) -> None:
+    was_logged = False
+    while True:
+        # Nothing here may hold the workload meanwhile.
+        messages = _received(inbox, _IDLE_S if looks_after_memory else None)
+        workload = found()
+        if workload is None:
+            return
+        with working:
+            if not messages:
+                was_logged = _look_after(workload, was_logged)
+            elif not _serve(workload, messages, inbox):
+                return
+        del workload, messages
+
+
+def _received(inbox: SimpleQueue[_Message], seconds: float | None) -> list[_Message]:
+    """Return what has been asked for since the last time, or is within so many seconds; without end if None."""
+    messages = list[_Message]()
+    with suppress(Empty):
+        messages.append(inbox.get(timeout=seconds) if seconds != 0 else inbox.get_nowait())
+        while True:
+            messages.append(inbox.get_nowait())
+    return messages
+
+
+def _serve(workload: Workload[Any], messages: list[_Message], inbox: SimpleQueue[_Message]) -> bool:
+    """Do what is asked for, and go on until nobody waits any more; False if it is the end."""
+    waits = list[Wait[Any]]()
+    while True:
+        for message in messages:
+            if isinstance(message, Wait):
+                waits.append(message)
+            elif message is not None:
+                _done(message)
+        if None in messages:
+            for wait in waits:
+                _fail(wait, Closed("the model"))
+            return False
+        waits = [wait for wait in waits if not wait.is_left and not _is_woken(wait)]
+        if not waits:
+            return True
+        worked = True
+        try:
+            worked = workload.step(waits)
+        except BaseException as error:
+            # What is no error of one text is one of all.
+            for wait in waits:
+                _fail(wait, error)
+            waits = []
+        messages = _received(inbox, 0 if worked else _RECHECK_S)
+
+
+def _done(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except Exception as error:
+        logging.getLogger(__name__).warning("%s: %s", type(error).__name__, error)
+
+
+def _is_woken(wait: Wait[Any]) -> bool:
+    if wait.is_over:
+        wait.wake()
+        return True
+    return False
+
+
+def _fail(wait: Wait[Any], error: BaseException) -> None:
+    wait.error = error
+    wait.wake()
+
+
+def _look_after(workload: Workload[Any], was_logged: bool) -> bool:
+    """Look after memory; returns whether an unexpected error has been logged: only the first one is.
+
+    A look that fails is not the last one: memory may be needed more then.
+    """
+    try:
+        workload.look_after_memory()
+    except (EdgeSpecError, MemoryError, OSError):
+        # What could not be given back or taken now is tried again.
+        pass
+    except Exception as error:
+        if not was_logged:
+            kind = type(error).__name__
+            logging.getLogger(__name__).warning("memory could not be looked after (%s: %s)", kind, error)
+        return True
+    return was_logged
