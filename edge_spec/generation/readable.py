@@ -6,7 +6,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from collections.abc import Sequence as Sequences
-from contextlib import contextmanager
 from typing import TypeVar
 
 from edge_spec.errors import Closed
@@ -77,7 +76,7 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
                 try:
                     claim.begin_reading(claim.reader if claim.reader.is_this_thread else Reader.here())
                     while (piece := self.ready_piece()) is None and not self.is_complete:
-                        self.wait_for(self.sequences())
+                        self._driver.worker.wait(self.sequences(), claim.reader)
                     return piece
                 except BaseException as error:
                     self._end_by(error)
@@ -89,52 +88,37 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
             if claim.is_cancelled:
                 self.end_unread()
 
-    def wait_for(self, sequences: Sequences[Sequence]) -> None:
-        """Wait until there is something new of one of these."""
-        self._driver.worker.wait(sequences, self.claim.reader)
-
-    @contextmanager
-    def being_read(self, reader: Reader) -> Iterator[None]:
-        """A context in which a reader has it, once nobody else has."""
-        try:
-            with self._reading:
-                self.claim.begin_reading(reader)
-                try:
-                    yield
-                finally:
-                    self.claim.end_reading()
-        finally:
-            # Whoever cancelled it meanwhile could not end it.
-            if self.claim.is_cancelled:
-                self.end_unread()
-
     def __aiter__(self) -> AsyncIterator[Piece]:
         """Return the pieces for ``async for``. A cancelled task cancels what it reads."""
         again = self._pieces_again()
         return self if again is None else _awaited(again)
 
     async def __anext__(self) -> Piece:
+        try:
+            while (piece := self.ready_piece()) is None and not self.is_complete:
+                await self.wait_async()
+        except Exception as error:
+            self._end_by(error)
+            raise
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    async def wait_async(self, at_least: int = 1) -> None:
+        """Wait until there are so many steps of one of the sequences, or its end. A cancelled task cancels them."""
         from asyncio import CancelledError
 
         claim = self.claim
         claim.begin_reading(Reader.here(awaits=True))
         try:
-            while (piece := self.ready_piece()) is None and not self.is_complete:
-                await self._driver.worker.wait_async(self.sequences(), claim.reader)
+            await self._driver.worker.wait_async(self.sequences(), claim.reader, at_least)
         except CancelledError:
             claim.end_reading()
             # Ending it may wait for a step, and the event loop must go on.
-            self.ask_to_stop()
             await self.aclose()
-            raise
-        except BaseException as error:
-            self._end_by(error)
             raise
         finally:
             claim.end_reading()
-        if piece is None:
-            raise StopAsyncIteration
-        return piece
 
     def _end_by(self, error: BaseException) -> None:
         """End what an error has struck; before it has begun, it can still begin later."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -13,7 +13,6 @@ from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.options import ignore
 from edge_spec.generation.readable import Readable
-from edge_spec.generation.reader import Reader
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.sequence import OF_ONE_TEXT, Claim
@@ -21,7 +20,7 @@ from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.options import require_whole
 from edge_spec.sampling import SamplerSettings
 
-__all__ = ["Asked", "Replies", "attempts", "wait_together"]
+__all__ = ["Asked", "Replies", "attempts"]
 
 _MOST_AT_ONCE = 64
 """So many replies are looked at in a round: more than any decode advances."""
@@ -180,13 +179,6 @@ class Replies(Readable[tuple[int, str]]):
             on_piece(index, piece)
         return self.texts
 
-    def ready_batches(self) -> Iterator[tuple[int, list[TokenEvent]]]:
-        """The pairs of ``event_batches`` that are there without waiting. To be asked only while it is
-        ``being_read``, and ``tell_events`` comes first."""
-        while (piece := self.ready_piece()) is not None:
-            yield from self._batch(piece[0])
-        yield from self._ended()
-
     def event_batches(self) -> Iterator[tuple[int, list[TokenEvent]]]:
         """Writes all like iterating does: pairs of a reply's number and its next events, see ``Reply.events``; without
         events where that reply has ended."""
@@ -194,6 +186,27 @@ class Replies(Readable[tuple[int, str]]):
         while (piece := next(self, None)) is not None:
             yield from self._batch(piece[0])
         yield from self._ended()
+
+    async def event_batches_async(self, at_least: int = 1) -> AsyncIterator[tuple[int, list[TokenEvent]]]:
+        """The same for event loops.
+
+        Args:
+            at_least: steps of one of them that are waited for, or its end: fewer wake-ups cost less.
+        """
+        self.tell_events()
+        try:
+            while True:
+                while (piece := self.ready_piece()) is not None:
+                    for batch in self._batch(piece[0]):
+                        yield batch
+                for batch in self._ended():
+                    yield batch
+                if self.is_complete:
+                    return
+                await self.wait_async(at_least)
+        except Exception as error:
+            self._end_by(error)
+            raise
 
     def tell_events(self) -> None:
         """Collect events of all from now on."""
@@ -243,18 +256,3 @@ class Replies(Readable[tuple[int, str]]):
             if not answer.has_ended:
                 answer.end(reason, error)
             self._look_at(answer)
-
-
-def wait_together(groups: Sequence[Replies], reader: Reader) -> None:
-    """Wait until there is something new of one of several groups of one model, see ``Replies.ready_batches``.
-
-    Raises:
-        Closed: the model is closed.
-    """
-    for group in groups:
-        group.claim.begin_reading(reader)
-    try:
-        groups[0].wait_for([sequence for group in groups for sequence in group.sequences()])
-    finally:
-        for group in groups:
-            group.claim.end_reading()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Tokens
+from math import inf
 from threading import RLock
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
@@ -366,9 +367,9 @@ class Sequence:
         return self._tokens[: self._n_read]
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is a step to take, or it has ended."""
-        return bool(self._log) or self.is_over
+    def n_news(self) -> float:
+        """How many steps there are to take; infinite if it has ended."""
+        return inf if self.is_over else len(self._log)
 
     @property
     def is_complete(self) -> bool:

@@ -31,8 +31,8 @@ class Awaited(Protocol):
     """What somebody may wait for."""
 
     @property
-    def has_news(self) -> bool:
-        """Whether the wait is over."""
+    def n_news(self) -> float:
+        """How many steps there are that nobody has taken; infinite at the end."""
 
 
 A = TypeVar("A", bound=Awaited)
@@ -44,6 +44,7 @@ class Wait(Generic[A]):
     Args:
         sequences: those that are waited for.
         reader: who waits.
+        at_least: so many steps of one of them, or its end.
         wake: called once, in the worker's thread, when there is something new or the wait has failed.
 
     Attributes:
@@ -51,11 +52,14 @@ class Wait(Generic[A]):
         is_left: nobody waits any more.
     """
 
-    __slots__ = ("error", "is_left", "reader", "sequences", "wake")
+    __slots__ = ("at_least", "error", "is_left", "reader", "sequences", "wake")
 
-    def __init__(self, sequences: Sequence[A], reader: Reader, wake: Callable[[], object]) -> None:
+    def __init__(
+        self, sequences: Sequence[A], reader: Reader, wake: Callable[[], object], *, at_least: int = 1
+    ) -> None:
         self.sequences = sequences
         self.reader = reader
+        self.at_least = at_least
         self.wake = wake
         self.error: BaseException | None = None
         self.is_left = False
@@ -63,7 +67,7 @@ class Wait(Generic[A]):
     @property
     def is_over(self) -> bool:
         """Whether there is something new."""
-        return any(sequence.has_news for sequence in self.sequences)
+        return any(sequence.n_news >= self.at_least for sequence in self.sequences)
 
 
 class Workload(ABC, Generic[A]):
@@ -99,7 +103,7 @@ class Worker(Generic[A]):
         self._looks_after_memory = looks_after_memory
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._end = lambda: None
+        self._end: Callable[[], object] = lambda: None
         # Held by the worker while it works.
         self._working = threading.Lock()
         self._holder: int | None = None
@@ -143,8 +147,8 @@ class Worker(Generic[A]):
         if wait.error is not None:
             raise wait.error
 
-    async def wait_async(self, sequences: Sequence[A], reader: Reader) -> None:
-        """``wait`` for event loops."""
+    async def wait_async(self, sequences: Sequence[A], reader: Reader, at_least: int = 1) -> None:
+        """``wait`` for event loops, until there are so many steps of one of them, or its end."""
         from asyncio import get_running_loop
 
         loop = get_running_loop()
@@ -159,7 +163,7 @@ class Worker(Generic[A]):
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(told)
 
-        wait = Wait(sequences, reader, wake)
+        wait = Wait(sequences, reader, wake, at_least=at_least)
         self._post(wait)
         try:
             await woken

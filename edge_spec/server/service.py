@@ -21,7 +21,7 @@ from edge_spec.server.leavable import LeavableCalls
 from edge_spec.server.metrics import Metrics
 from edge_spec.server.settings import ServerSettings
 from edge_spec.server.work_queue import Ticket, WorkQueue
-from edge_spec.server.writing import Work, Writer
+from edge_spec.server.writing import Work
 
 __all__ = ["Service"]
 
@@ -65,8 +65,6 @@ class Service:
         model.ledger.claim(*_LINE, self._claimed)
         model.ledger.gauge(*_LINE, lambda: self.ledger.held_bytes)
         self._jobs = JobMaker(model, settings, self.ledger)
-        # Last: it starts a thread, which nobody would end if there were no memory for the rest.
-        self._writer = Writer(asyncio.get_running_loop(), lambda: self.queue.n_coming)
 
     async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes, lent: Loan) -> Prepared:
         """Check a request and make its prompts; what that takes is claimed as well.
@@ -124,7 +122,7 @@ class Service:
         """Let it be written when its turn comes."""
         kept = Loan(self.ledger, "memory for answers")
         start = partial(prepared.job.replies, self.model)
-        work = Work(ticket, self._writer, start, kept, in_pieces=prepared.is_stream)
+        work = Work(ticket, start, kept, in_pieces=prepared.is_stream)
         self._works.add(work)
         work.task.add_done_callback(lambda _: self._ended(work))
         return work
@@ -140,7 +138,6 @@ class Service:
         self.stop()
         if self._works:
             await asyncio.wait([work.task for work in self._works])
-        self._writer.close()
         await self._preparing.close()
         await self._preparing_short.close()
         self.model.ledger.give_back(*_LINE, self._claimed)

@@ -36,11 +36,6 @@ class WorkQueue:
         self._mean_s = 1.0
         self._closed = False
 
-    @property
-    def n_coming(self) -> int:
-        """Return how many of those that wait can begin before another one has ended."""
-        return min(self.n_waiting, self._at_once - self.n_answered)
-
     def join(self) -> Ticket:
         """Stand in the queue. The ticket has to be used, or abandoned.
 

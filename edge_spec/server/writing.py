@@ -1,33 +1,25 @@
-"""Replies of a model for an event loop: a thread reads what is written for all requests, and drives the rounds."""
+"""Replies of a model for requests: written in the order of their tickets, and buffered for slow clients."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 
 from edge_spec.errors import Cancelled
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.reader import Reader
-from edge_spec.generation.replies import Replies, wait_together
+from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Reply
 from edge_spec.memory import Loan
 from edge_spec.server.errors import ApiError
 from edge_spec.server.work_queue import Ticket
 
-__all__ = ["Work", "Writer"]
+__all__ = ["Work"]
 
 _MOST_BEHIND_BYTES = 4 << 20
 """A client that leaves more than this waiting gets no more."""
 
-_MOST_HELD = 32
-"""So many pieces are handed over at a time to who wants no single ones."""
-
-_GATHER_S = 0.005
-"""Before a first round so long is waited for each further request that has come: prompts that are read together take
-less time, and the texts share their decodes from the first one to the last."""
+_STEPS_AT_ONCE = 32
+"""Who wants no single pieces gets what so many steps have brought at a time."""
 
 _EVENT_BYTES, _TOP_BYTES = 256, 112
 """Bytes of an event, and of each of the likeliest tokens in it."""
@@ -44,7 +36,8 @@ class Work(AsyncIterator[Batch]):
     is given up.
 
     Args:
-        writer: writes it when it is its turn.
+        ticket: its place in the queue.
+        start: makes the replies when it is its turn.
         kept: where the memory of what has been written and not read is claimed, until it is closed.
         in_pieces: whether the reader wants each piece as it comes; else some at a time, which costs less.
 
@@ -55,21 +48,15 @@ class Work(AsyncIterator[Batch]):
         given_up: set where the reader has fallen too far behind; what waited for it is gone.
     """
 
-    def __init__(
-        self, ticket: Ticket, writer: Writer, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool
-    ) -> None:
+    def __init__(self, ticket: Ticket, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool) -> None:
         self.replies: Replies | None = None
         self.kept = kept
         self.given_up = asyncio.Event()
         self._start = start
-        self._most_held = 1 if in_pieces else _MOST_HELD
-        self._writer = writer
-        self._held: list[Batch | None] = []
-        self._n_held = 0
+        self._at_least = 1 if in_pieces else _STEPS_AT_ONCE
         self._batches: asyncio.Queue[Batch | None] = asyncio.Queue()
         self._error: BaseException | None = None
-        self._begun = self._stopped = False
-        self._written = asyncio.Event()
+        self._stopped = False
         self._behind = 0
         self._ticket = ticket
         ticket.is_used = True
@@ -93,80 +80,24 @@ class Work(AsyncIterator[Batch]):
 
     async def _write(self) -> None:
         async with self._ticket:
-            self._begun = True
-            self._writer.write(self)
-            # The turn ends only after this: whoever comes next needs a model that has stopped.
-            await self._written.wait()
-
-    # --- in the thread that writes
-
-    def begin(self) -> None:
-        """Begin to write it."""
-        try:
-            self.replies = self._start()
-            self.replies.tell_events()
-            if self._stopped:
-                self.replies.cancel()
-        except BaseException as error:
-            self._error = error
-
-    def take_ready(self, reader: Reader) -> bool:
-        """Take what there is without a round; whether it goes on."""
-        if self.replies is None or self._error is not None:
-            return False
-        try:
-            with self.replies.being_read(reader):
-                for batch in self.replies.ready_batches():
-                    self.kept.grow(_bytes_of(batch))
-                    self._hold(batch)
-            return not self.replies.is_complete
-        except BaseException as error:
-            self._error = error
-        return False
-
-    def _hold(self, batch: Batch) -> None:
-        self._n_held += 1
-        before = self._held[-1] if self._held else None
-        if before is not None and before[0] == batch[0] and before[1] and batch[1]:
-            before[1].extend(batch[1])
-        else:
-            self._held.append(batch)
-
-    def fail(self, error: BaseException) -> None:
-        """It cannot go on."""
-        self._error = error
-
-    def take_held(self, *, is_over: bool) -> list[Batch | None]:
-        """Return what is to be handed over now.
-
-        Args:
-            is_over: nothing more comes.
-        """
-        if is_over:
+            self.replies = replies = self._start()
             try:
-                if self.replies is not None:
-                    self.replies.close()
-            except Exception as error:
-                # Whoever ends badly must not end the thread of all.
-                self._error = self._error or error
-            self._held.append(None)
-        elif self._n_held < self._most_held:
-            return []
-        held, self._held, self._n_held = self._held, [], 0
-        return held
+                if self._stopped:
+                    replies.ask_to_stop()
+                async for batch in replies.event_batches_async(self._at_least):
+                    self.kept.grow(_bytes_of(batch))
+                    self._keep(batch)
+            finally:
+                # The turn ends only after this: whoever comes next needs a model that has stopped.
+                if not replies.is_complete:
+                    await replies.aclose()
 
-    # --- in the event loop
-
-    def hand_over(self, batches: Sequence[Batch | None]) -> None:
-        """Let the reader have what has been written; None at the end."""
-        for batch in batches:
-            if batch is None:
-                self._written.set()
-            if not self.given_up.is_set():
-                self._behind += _bytes_of(batch) if batch is not None else 0
-                self._batches.put_nowait(batch)
-                if self._behind > _MOST_BEHIND_BYTES:
-                    self._give_up()
+    def _keep(self, batch: Batch) -> None:
+        if not self.given_up.is_set():
+            self._behind += _bytes_of(batch)
+            self._batches.put_nowait(batch)
+            if self._behind > _MOST_BEHIND_BYTES:
+                self._give_up()
 
     def _give_up(self) -> None:
         self.given_up.set()
@@ -178,18 +109,16 @@ class Work(AsyncIterator[Batch]):
     def _over(self, task: asyncio.Task[None]) -> None:
         # It may have been cancelled before it took its first step.
         self._ticket.give_up()
-        if not self._begun:
-            self._error = (task.exception() if not task.cancelled() else None) or Cancelled()
-            self._batches.put_nowait(None)
+        self._error = self._error or (Cancelled() if task.cancelled() else task.exception())
+        self._batches.put_nowait(None)
 
     def stop(self) -> None:
         """Stop soon; nobody needs to wait for it."""
         self._stopped = True
-        replies = self.replies
-        if replies is not None:
-            # The thread that writes them ends them: ending them here may wait for a turn at the model.
-            replies.ask_to_stop()
-        elif not self._begun:
+        if self.replies is not None:
+            # Its task ends them: ending them here may wait for a step.
+            self.replies.ask_to_stop()
+        else:
             self.task.cancel()
 
     def close(self) -> None:
@@ -209,71 +138,3 @@ def _too_slow() -> ApiError:
         f"more than {_MOST_BEHIND_BYTES >> 20} MiB of the answer wait for this client; read it faster",
         code="slow_client",
     )
-
-
-class Writer:
-    """A thread that writes for all requests whose turn it is: what a round brings for each is taken, and handed to the
-    event loop together. A thread for each request would have to be woken for each of its tokens.
-
-    Args:
-        loop: the event loop.
-        n_coming: returns how many requests have come that have not been given to it.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, n_coming: Callable[[], int]) -> None:
-        self._loop = loop
-        self._n_coming = n_coming
-        self._asked: SimpleQueue[Work | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="edge-spec-writer", daemon=True)
-        self._thread.start()
-
-    def write(self, work: Work) -> None:
-        """Write some replies as well."""
-        self._asked.put(work)
-
-    def close(self) -> None:
-        """End the thread. Nothing may be written any more."""
-        self._asked.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        works, reader = list[Work](), Reader.here()
-        # Nothing here may hold what has ended while this waits.
-        while self._begin(works):
-            with suppress(Empty):
-                while self._n_coming():
-                    if not self._begin(works, _GATHER_S):
-                        return
-            while works:
-                while not self._asked.empty():
-                    if not self._begin(works):
-                        return
-                works = self._advance(works, reader)
-
-    def _begin(self, works: list[Work], patience_s: float | None = None) -> bool:
-        """Begin what is asked for next, once something is; False if that is the end."""
-        work = self._asked.get(timeout=patience_s)
-        if work is not None:
-            work.begin()
-            works.append(work)
-        return work is not None
-
-    def _advance(self, works: Sequence[Work], reader: Reader) -> list[Work]:
-        """Take what the last round has brought, and do another one; returns what goes on."""
-        going_on = [work for work in works if work.take_ready(reader)]
-        held = [(work, work.take_held(is_over=work not in going_on)) for work in works]
-        if handed := [each for each in held if each[1]]:
-            self._loop.call_soon_threadsafe(_hand_over, handed)
-        try:
-            replies = [work.replies for work in going_on if work.replies is not None]
-            if replies:
-                wait_together(replies, reader)
-        except BaseException as error:
-            for work in going_on:
-                work.fail(error)
-        return going_on
-
-
-def _hand_over(handed: Sequence[tuple[Work, Sequence[Batch | None]]]) -> None:
-    for work, batches in handed:
-        work.hand_over(batches)
