@@ -75,8 +75,8 @@ BAD_RECORD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """What it raises to decode and read a JSON record that is damaged, or that somebody else wrote in another shape."""
 
 
-_BREAK = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-"""Where ``str.splitlines`` begins another line."""
+_ESCAPED = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
+"""Where ``str.splitlines`` begins another line, and halves of surrogate pairs, which no encoding can write."""
 
 
 class Arguments(dict[str, Any]):
@@ -132,8 +132,8 @@ def _filled(template: str, values: dict[str, Any], spelling: Spelling) -> str:
 
 
 def _in_a_line(text: str) -> str:
-    """Return a text with its line breaks written as in Python: what it quotes of others may have some."""
-    return _BREAK.sub(lambda found: repr(found[0])[1:-1], text)
+    """Return a text with what breaks a line, or cannot be written, as in Python: it may quote what others wrote."""
+    return _ESCAPED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class EdgeSpecError(Exception):
