@@ -41,7 +41,7 @@ def simulated(model: edge_spec.TextModel, target: TranscribedModel, options: arg
     )
     chance, pool = random.Random(1), target.pool
     for n in options.cells:
-        with model.lock.turn():
+        with model.worker.pause():
             target.rollback(0)
             # The row lies in the middle of the last tile.
             n_read = n // TILE * TILE + TILE // 2

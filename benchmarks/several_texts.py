@@ -81,15 +81,15 @@ class Decodes:
     """
 
     def __init__(self, model: edge_spec.TextModel, target: PooledModel, n: int) -> None:
-        self._lock, self._pool = model.lock, target.pool
+        self._worker, self._pool = model.worker, target.pool
         self._path: Path = target.pool.path()
         self._tokens = _some_tokens(n, 1)
         self._max_rows = target.pool.max_rows
 
     def seconds(self, n: int) -> float:
         """Return what decodes take that give ``n`` texts a row each."""
-        # While nobody has a turn the model gives cells back that no text holds.
-        with self._lock.turn():
+        # Between two steps the model gives cells back that no text holds.
+        with self._worker.pause():
             self._pool.resize(self._pool.n_cells + len(self._tokens) + 2 * self._max_rows)
             self._path.prefill(self._tokens)
             seconds = sum(self._of(rows) for rows in self._rows(n))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from letters import LetterTokenizer
 from table_model import TableModel, random_table
 
-from edge_spec import TextModel, errors
+from edge_spec import Reply, TextModel, errors
 from edge_spec.controller.options import LoadOptions
 from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, Sentence, SettingsError
 from edge_spec.sampling import SamplerSettings
@@ -384,20 +386,31 @@ def test_a_reply_is_shown_as_its_text() -> None:
         assert repr(reply).startswith("<Reply: 8 tokens")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a thread cannot be sent a signal there")
 @pytest.mark.parametrize(("error", "reason"), [(KeyboardInterrupt, "cancelled"), (RuntimeError, "error")])
 def test_who_interrupts_a_reply_has_cancelled_it(error: type[BaseException], reason: str) -> None:
+    asked: list[Reply] = []
+
     class Interrupted(TableModel):
         def decode(self, tree: Tree) -> Logits:
-            if self.n_past >= 5:
-                raise error
+            if self.n_past >= 5 and asked:
+                reply = asked.pop()
+                if error is RuntimeError:
+                    raise RuntimeError
+                # Ctrl-C, while the reader waits for this very step.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                while not reply.is_cancelled:
+                    pass
             return super().decode(tree)
 
     with text_model(Interrupted(TABLE, n_ctx=400)) as model:
         reply = model.generate(tokens=[1], seed=3, max_tokens=80, ignore_eos=True)
+        asked.append(reply)
         with pytest.raises(error):
             reply.read()
         assert reply.token_ids
         assert reply.finish_reason == reason
+        assert model.generate(tokens=[1], seed=3, max_tokens=8).read()
 
 
 def test_tasks_read_replies_and_prompts_are_counted() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -83,8 +82,6 @@ class EventLog:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        # A reply can be ended by another thread while its reader takes what there is.
-        self._taking = threading.Lock()
         self._ready: list[TokenEvent] = []
         self._texts: list[str] = []
         self._n_rounds = 0
@@ -124,25 +121,12 @@ class EventLog:
         # A round that was cancelled half-way had taken some tokens.
         text = "".join(self._texts) + text
         self._texts.clear()
-        with self._taking:
-            if text and self._ready:
-                self._ready[-1] = replace(self._ready[-1], text=self._ready[-1].text + text)
-            elif text:
-                self._ready.append(TokenEvent(id=None, text=text, top={}, round=self._n_rounds))
-
-    @property
-    def ready(self) -> Sequence[TokenEvent]:
-        """The events that nobody has taken yet."""
-        return tuple(self._ready)
-
-    def go_back(self, ready: Sequence[TokenEvent]) -> None:
-        """What came after these has been taken back."""
-        self.drop_taken()
-        with self._taking:
-            self._ready = [*ready]
+        if text and self._ready:
+            self._ready[-1] = replace(self._ready[-1], text=self._ready[-1].text + text)
+        elif text:
+            self._ready.append(TokenEvent(id=None, text=text, top={}, round=self._n_rounds))
 
     def take(self) -> list[TokenEvent]:
         """Return the events that nobody has taken yet."""
-        with self._taking:
-            ready, self._ready = self._ready, []
+        ready, self._ready = self._ready, []
         return ready

@@ -181,15 +181,6 @@ class Sampler:
         if self._remembers:
             self._progress.accepted = self.place(text)
 
-    @property
-    def accepted(self) -> Node:
-        """What is remembered of the place where the accepted text ends; for ``go_back``."""
-        return self._progress.accepted
-
-    def go_back(self, accepted: Node) -> None:
-        """What was accepted since then has been taken back."""
-        self._progress.accepted = accepted
-
     def state(self) -> dict[str, float]:
         """Return what cannot be told from the accepted tokens; for ``resume``."""
         return {"mu": self._progress.accepted.mu} if self.settings.uses_mirostat else {}

@@ -10,8 +10,6 @@ from edge_spec.speculation.round import Round
 
 __all__ = ["Statistics"]
 
-_COUNTERS = ("lengths", "drafted_at", "accepted_at", "drafters", "rows")
-
 
 @dataclass
 class Statistics:
@@ -47,19 +45,6 @@ class Statistics:
     verify_s: float = 0.0
     sample_s: float = 0.0
     rest_s: float = 0.0
-
-    def copy(self) -> Statistics:
-        """Return the same counts and times, to be kept while these go on."""
-        # What ``copy`` and ``Counter.copy`` do in more time: a copy is made for each token of texts in company.
-        kept = Statistics.__new__(Statistics)
-        numbers = kept.__dict__
-        numbers.update(self.__dict__)
-        for name in _COUNTERS:
-            counts: Counter[Any] = Counter.__new__(Counter)
-            if own := numbers[name]:
-                dict.update(counts, own)
-            numbers[name] = counts
-        return kept
 
     def add(self, done: Round, drafter: str = "") -> None:
         """Count a round.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_what_nobody_took_of_a_reply_that_is_closed_is_gone(letters: Any) -> Non
     unread, read = (Reply(driver, request(number, max_tokens=300), lambda: 3) for number in range(2))
     for _ in range(20):
         next(unread)
-    taken, statistics, drawn = unread.token_ids[:], unread.statistics.copy(), unread.drawn
+    taken, statistics, drawn = unread.token_ids[:], deepcopy(unread.statistics), unread.drawn
     read.read()
     unread.close()
     assert unread.token_ids == taken == alone(letters, request(0, max_tokens=300))[0][: len(taken)]

@@ -1,0 +1,166 @@
+"""Laws of the thread that computes for a model: there is one, it works while somebody waits, and it goes with the model."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+import weakref
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from abandoned import WHOLE, asked, run, text_model, text_of
+from table_model import TablePool
+
+from edge_spec import Reply, TextModel
+from edge_spec.errors import Closed, UnfinishedReply
+
+
+def workers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "edge-spec"}
+
+
+def wait_until(said: Any) -> None:
+    end = monotonic() + 60
+    while not said():
+        assert monotonic() < end
+        sleep(0.01)
+
+
+def test_nothing_is_computed_while_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    decodes: list[int] = []
+    decode = TablePool.decode
+    monkeypatch.setattr(TablePool, "decode", lambda pool, trees: (decodes.append(len(trees)), decode(pool, trees))[1])
+    with text_model() as model:
+        replies = [asked(model) for _ in range(3)]
+        assert not decodes
+        for _ in range(3):
+            for reply in replies:
+                next(reply)
+        # Between two waits the worker has nothing to do, however long that takes.
+        n_decodes = len(decodes)
+        sleep(0.3)
+        assert len(decodes) == n_decodes
+        assert [reply.read() for reply in replies] == [WHOLE] * 3
+
+
+def test_one_thread_computes_for_all_readers() -> None:
+    before = workers()
+    with text_model() as model:
+
+        async def several() -> list[str]:
+            texts = await asyncio.gather(*(text_of(asked(model)) for _ in range(5)))
+            assert len(workers() - before) == 1
+            return texts
+
+        assert asked(model).read() == WHOLE
+        assert len(workers() - before) == 1
+        assert run(several()) == [WHOLE] * 5
+    wait_until(lambda: workers() <= before)
+
+
+def test_a_model_that_nobody_refers_to_goes_with_its_thread() -> None:
+    before, model = workers(), text_model()
+    reply = asked(model)
+    next(reply)
+    gone = weakref.ref(model)
+    del model, reply
+    gc.collect()
+    assert gone() is None
+    wait_until(lambda: workers() <= before)
+
+
+def test_who_computes_cannot_wait_for_another_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[type[BaseException]] = []
+    decode = TablePool.decode
+
+    def reading(pool: TablePool, trees: Any) -> Any:
+        if not told:
+            for wait in (other.read, model.check_memory, other.close):
+                try:
+                    wait()
+                    told.append(type(None))
+                except UnfinishedReply as error:
+                    told.append(type(error))
+        return decode(pool, trees)
+
+    with text_model() as model:
+        other = asked(model)
+        monkeypatch.setattr(TablePool, "decode", reading)
+        assert asked(model).read() == WHOLE
+        assert told[0] is UnfinishedReply
+        # What cannot be done in the middle of a step is done after it.
+        assert other.finish_reason == "cancelled"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_process_that_was_forked_is_told_that_it_has_no_model() -> None:
+    with text_model() as model:
+        kept = asked(model)
+        next(kept)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                asked(model).read()
+            except Closed:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert kept.read() == WHOLE
+
+
+def test_readers_that_wait_are_told_when_the_model_is_closed() -> None:
+    model = text_model()
+    ended: list[str | None] = []
+
+    def read(reply: Reply) -> None:
+        for _ in reply:
+            pass
+        ended.append(reply.finish_reason)
+
+    replies = [model.generate("ab", seed=1, max_tokens=100_000, ignore_eos=True) for _ in range(4)]
+    threads = [threading.Thread(target=read, args=(reply,), daemon=True) for reply in replies]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: all(reply.token_ids for reply in replies))
+    model.close()
+    for thread in threads:
+        thread.join(60)
+    assert ended == ["cancelled"] * 4
+
+
+def test_a_wait_that_is_interrupted_leaves_the_reply_where_it_was() -> None:
+    class Interrupt(BaseException):
+        pass
+
+    def strike(thread: threading.Thread) -> None:
+        import ctypes
+
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt))
+
+    assert sys.implementation.name == "cpython"
+    with text_model() as model:
+        reply = model.generate("ab", seed=1, max_tokens=100_000, ignore_eos=True)
+        found: list[str] = []
+
+        def read() -> None:
+            try:
+                for piece in reply:
+                    found.append(piece)
+            except Interrupt:
+                found.append("interrupted")
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        wait_until(lambda: len(found) > 20)
+        strike(thread)
+        thread.join(60)
+        assert found[-1] == "interrupted"
+        assert reply.finish_reason == "cancelled"
+        assert "".join(found[:-1]) in reply.text + reply.sequence.held
+        assert isinstance(model, TextModel) and asked(model).read() == WHOLE
