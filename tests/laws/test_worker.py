@@ -1,4 +1,4 @@
-"""Laws of the thread that computes for a model: there is one, it works while somebody waits, and it goes with the model."""
+"""Laws of the thread that computes for a model: it works while somebody waits, and goes with the model."""
 
 from __future__ import annotations
 
