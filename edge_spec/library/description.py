@@ -1,4 +1,4 @@
-"""What a model file is, told from its header alone: what runs it, and which smaller models can draft for it."""
+"""Describe a model file by its header alone: what runs it, and which smaller models can draft for it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from edge_spec.models.split_files import is_gguf
 __all__ = ["Description", "candidates_for", "describe", "drafters_for"]
 
 _LARGEST_SHARE = 0.5
-"""A model that takes more than this share of the target's bytes cannot be quick enough to draft for it."""
+"""A model larger than this share of the target's bytes is too slow to draft for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What the header of a model says.
+    """What the header of a model file says.
 
     Attributes:
         file: the inspected file.
@@ -51,7 +51,7 @@ class Description:
 
 
 def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
-    """Look at a model file without loading it.
+    """Describe a model file without loading it.
 
     Args:
         candidates: files that may be able to draft for it; those that cannot be read are passed over.
@@ -92,7 +92,7 @@ def _taken_back(file: ModelFile, able: Iterable[Engine]) -> dict[str, int]:
 
 
 def candidates_for(family: Family, models: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Files that may be able to draft for the target of a family: its own, chosen, made, and all on this computer.
+    """Return files that may draft for a family's target: its own, chosen, made, and all others on this computer.
 
     Args:
         models: the user's model folder.
