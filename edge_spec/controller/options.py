@@ -1,4 +1,4 @@
-"""What loading can be asked for: as keyword arguments, and checked."""
+"""The options of ``load``: as keyword arguments, and checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMALLER = "as `engine`"
 
 
 class LoadKeywords(TypedDict, total=False):
-    """What ``load`` can be asked for beside the model."""
+    """The keyword arguments of ``load`` beside the model."""
 
     draft: Annotated[StrPath | None, Option("The drafter.", shown="made or chosen for the model, else the family's")]
     intermediate: Annotated[
@@ -123,7 +123,7 @@ class LoadKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What loading is asked for, checked as far as that needs no file.
+    """The options of ``load``, checked as far as that needs no file.
 
     Attributes:
         model: the path or name of a model; None for the default one.
@@ -192,7 +192,7 @@ class LoadOptions:
 
     @property
     def folder(self) -> Path | None:
-        """Where things are kept between runs; None for nowhere."""
+        """The folder for caches between runs; None to keep none."""
         if self.cache_dir == "default":
             from platformdirs import user_cache_path
 
@@ -208,7 +208,7 @@ LOAD_OPTIONS = options_of(LoadKeywords, ModelSettings, LoadOptions)
 
 
 def require_n_ctx(name: str, n_ctx: object) -> None:
-    """Refuse a context without room for a prompt and a reply of a token each.
+    """Raise if a context has no room for a prompt and a reply of one token each.
 
     Raises:
         SettingsError: it is not a whole number, or too small.

@@ -24,7 +24,7 @@ _LEAST_BYTES = 1 << 20
 
 
 def preview(pull: Pull, hub: Hub, folder: Path) -> dict[str, Path]:
-    """Write and return files with the headers of the models and no weights, by role: what ``inspect`` and ``plan`` need.
+    """Return files with the headers of the models and no weights, by role: what ``inspect`` and ``plan`` need.
 
     They are as long as the models, with a hole in place of the weights, which takes no room.
 

@@ -18,7 +18,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """What has been asked and written since the start, and what is held and waits now."""
+    """Counts of requests and tokens since the start, and gauges of memory and queue."""
 
     def __init__(self, queue: WorkQueue, model: TextModel) -> None:
         self._registry = registry = CollectorRegistry()
@@ -39,21 +39,21 @@ class Metrics:
         ]
 
     def asked(self, endpoint: str, status: int) -> None:
-        """A request has been answered."""
+        """Count a request that was answered."""
         self._requests.labels(endpoint, str(status)).inc()
 
     def wrote(self, done: Statistics) -> None:
-        """A reply has ended."""
+        """Count a reply that has ended."""
         for counter, value in self._counts:
             counter.inc(value(done))
 
     def text(self) -> bytes:
-        """Return all of it as Prometheus reads it."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
 class _Now(Collector):
-    """What the model holds and has computed, and what waits."""
+    """Gauges of the model and of the queue."""
 
     def __init__(self, queue: WorkQueue, model: TextModel) -> None:
         self._queue = queue

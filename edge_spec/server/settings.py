@@ -23,7 +23,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Return whether it is an address in numbers, not a name."""
+    """Return whether a host is a numeric address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
