@@ -1,4 +1,4 @@
-"""What a conversation asks of a model."""
+"""The interface that a conversation needs of a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ChatModel(Protocol):
 
     @property
     def n_ctx(self) -> int:
-        """The most tokens that it sees."""
+        """Size of the context in tokens."""
 
     @property
     def identity(self) -> str:
@@ -57,7 +57,7 @@ class ChatModel(Protocol):
 
     @property
     def profile(self) -> NumericsProfile:
-        """What rounds."""
+        """The numerics profile."""
 
     @property
     def prompts(self) -> PromptBuilder:
@@ -75,7 +75,7 @@ class ChatModel(Protocol):
         """
 
     def check_options(self, **options: Unpack[ReplyKeywords]) -> None:
-        """Raise if a reply cannot be asked for with these options.
+        """Raise if a reply cannot have these options.
 
         Raises:
             SettingsError: a value out of its range, an unknown name, or a grammar that is not valid.

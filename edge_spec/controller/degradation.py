@@ -156,7 +156,7 @@ class Degradation(MemoryGuard):
         return same_text and drafts_change_nothing and self._first.mode.lossless
 
     def _lower(self, replies: Sequence[GuardedReply]) -> Iterator[Candidate]:
-        """Yield what takes less than what is open, best first.
+        """Yield candidates smaller than the open one, best first.
 
         Where there is no reply that could be told, only candidates that leave the text as it is.
         """

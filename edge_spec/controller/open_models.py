@@ -177,7 +177,7 @@ class OpenModels:
     def _target_of(self, candidate: Candidate) -> tuple[Engine, ModelSettings]:
         """Return the target's engine and settings.
 
-        What takes trees once takes them always, which costs next to nothing.
+        A target opened for trees keeps taking them, which costs little.
         """
         own = replace(candidate.models["target"], trees=self._first.mode.target_trees)
         return candidate.engines["target"], own

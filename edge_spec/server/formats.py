@@ -78,7 +78,7 @@ def json_of(value: Any) -> bytes:
 
 
 def ending(answer: Reply | None, *, has_calls: bool = False) -> dict[str, Any]:
-    """Return why a reply has ended: in OpenAI's words, which know only limits besides, and in ours.
+    """Return OpenAI's ``finish_reason`` and our ``ended_by``, which knows more reasons.
 
     None if it has not.
     """
