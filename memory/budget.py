@@ -1,4 +1,4 @@
-"""Sizes of memory: as text, of a model, and how much a process may hold."""
+"""Sizes of memory: as text, of a model, and the budget of a process."""
 
 from __future__ import annotations
 
@@ -114,21 +114,21 @@ class Footprint:
 
     @property
     def weight_bytes(self) -> int:
-        """All weights in memory, wherever they lie there."""
+        """All weights in memory, mapped or not."""
         return self.mapped_bytes + self.expert_bytes + self.repacked_bytes + self.copied_bytes
 
     @property
     def held_bytes(self) -> int:
-        """What the model holds while it runs."""
+        """Bytes that the model holds while it runs."""
         return sum(self.lines().values())
 
     @property
     def loading_peak_bytes(self) -> int:
-        """The most it holds before it has a context."""
+        """The most bytes that it holds before it has a context."""
         return self.weight_bytes + self.vocabulary_bytes + self.loading_bytes
 
     def lines(self) -> dict[str, int]:
-        """Return what is held, by name, without what is nothing."""
+        """Return the held bytes by name, without zeros."""
         named = {
             "weights, mapped": self.mapped_bytes,
             "experts, mapped": self.expert_bytes,
@@ -151,17 +151,17 @@ _RESERVE_SHARE = 50
 
 
 def reserve_bytes(held_bytes: int) -> int:
-    """Return what is kept free in addition to ``held_bytes``."""
+    """Return the bytes to keep free in addition to ``held_bytes``."""
     return max(_LEAST_RESERVE, held_bytes // _RESERVE_SHARE)
 
 
 SHARE = 4, 5
-"""Of what is available, unless the user says how much."""
+"""The default budget as a share of the available memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much memory a process may hold.
+    """The memory that a process may hold.
 
     Attributes:
         budget_bytes: in total, including what it holds already.
@@ -182,7 +182,7 @@ class Budget:
 
     @property
     def limit_bytes(self) -> int | None:
-        """What this process may grow to while it runs; None where only the system's free memory counts."""
+        """The most bytes of this process while it runs; None if only the system's free memory counts."""
         return self.budget_bytes if self.is_limit else None
 
 
@@ -202,7 +202,7 @@ def budget_of(
         OutOfMemory: it is more than this computer could ever give.
     """
     found = device()
-    # What was freed while files were read differs from one start to the next, and need not count.
+    # Ignore memory freed while files were read, which differs from start to start.
     trim_heap()
     held = reading().resident_bytes
     free = held + found.available_bytes

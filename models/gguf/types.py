@@ -27,7 +27,7 @@ class TensorType(NamedTuple):
     block_bytes: int
 
     def row_bytes(self, n_values: int) -> int:
-        """Return the size of a row of so many values, which must be a multiple of ``block``."""
+        """Return the bytes of a row of ``n_values``, which must be a multiple of ``block``."""
         return n_values // self.block * self.block_bytes
 
 

@@ -32,16 +32,16 @@ __all__ = [
 
 _SCORED, _PAIRED = ("llama",), ("gpt2", "gemma4")
 _KINDS = (*_SCORED, *_PAIRED)
-"""The kinds of vocabularies that are read here. One of ``gpt2`` may cut texts into words in a way that is not known."""
+"""The kinds of vocabularies that are supported; a ``gpt2`` one may still cut words in an unknown way."""
 
 _SAID = 64
-"""Characters of a name in a file that are quoted."""
+"""The most characters of a file's name to quote."""
 
 UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE = (1 << bit for bit in range(6))
-"""What a token is; more than one of these may be true of it."""
+"""Flags of a token; it may have several."""
 
 _BY_TYPE = bytes((0, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE))
-"""By the type in the file; others are as 0."""
+"""Flags by the type in the file; other types are as 0."""
 
 SPACE = "\u2581".encode()
 
@@ -53,7 +53,7 @@ _ENDS = frozenset(
         *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
     )
 )
-"""Tokens that end a reply wherever a vocabulary has them, and are control tokens whatever it says."""
+"""Tokens that end a reply in every vocabulary, and are always control tokens."""
 
 _FILL_IN = (
     (
@@ -121,7 +121,7 @@ T = TypeVar("T", str, bool, int)
 
 
 def why_unknown(vocabulary: VocabularyIdentity) -> str | None:
-    """Return why a GGUF's vocabulary is not read here, as a clause without its subject; None if it is."""
+    """Return why a GGUF's vocabulary is not supported, as a clause without its subject; None if it is."""
     kind, pre = vocabulary.kind, vocabulary.pre
     if kind not in _KINDS:
         return f"is of the kind {kind[:_SAID]!r}" if kind else "is of no kind that the file names"
@@ -233,7 +233,7 @@ class GGUFVocabulary:
         self.adds_space = self._value("add_space_prefix", self.has_scores) and self.has_scores
 
     def _named(self, names: Iterable[str]) -> Iterator[int]:
-        """Yield the tokens of these names."""
+        """Yield the tokens with these names."""
         return (self.ids[name.encode()] for name in names if name.encode() in self.ids)
 
     def _find_ends(self) -> None:
@@ -287,7 +287,7 @@ class GGUFVocabulary:
         self.takes_before, self.takes_behind = frozenset(before), frozenset(behind)
 
     def _bound_marks(self) -> None:
-        """Refuse tokens whose texts would take many times what the file holds."""
+        """Raise if the texts of tokens would take many times the size of the file."""
         left = _MOST_MARKS
         for token, (text, kind) in enumerate(zip(self.texts, self.kinds, strict=True)):
             if kind == NORMAL and len(text) > _SHORT:
