@@ -113,7 +113,7 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
 
 
 def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
-    """Return the drafters that were named; one that does not fit is an error."""
+    """Return the named drafters; one that does not fit is an error."""
     files = [inspect(resolve(name)) for name in drafts]
     for file in files:
         check_pair(target, file)
@@ -123,7 +123,7 @@ def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
 def _remember(
     target: ModelFile, found: list[tuple[ModelFile, Pairing]], best: tuple[ModelFile, Pairing] | None, engine: str
 ) -> str:
-    """Keep the best one, or forget one that is slower now: ``chosen``, ``forgotten``, or empty if neither."""
+    """Store the best one, or forget one that is slower now; return ``chosen``, ``forgotten`` or an empty text."""
     if best is not None:
         choose_drafter(target, best[0], {**vars(best[1]), "processor": describe().processor}, engine)
         return "chosen"

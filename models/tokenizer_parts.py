@@ -153,7 +153,7 @@ _MOST_WAYS = 1000
 """The most ways to match bounded parts that are tried at each position of a text."""
 
 _MANY = 100
-"""A repetition of up to this many times or more counts as endless."""
+"""A part that may repeat this often counts as endless."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ _PREFIX, _MODELS = "/v1", "/v1/models/"
 class UsualPaths:
     """Routes a request to the address that was meant.
 
-    Args: paths: the existing ones.
+    Args:
+        paths: the existing ones.
     """
 
     def __init__(self, app: ASGIApp, paths: Collection[str]) -> None:

@@ -22,7 +22,8 @@ _MOST, _LONGEST = 8, 48
 def notices_of(body: Mapping[str, Any], known: Collection[str]) -> list[str]:
     """Return a sentence for each unknown field that may have been meant to change the text.
 
-    Args: known: the known fields.
+    Args:
+        known: the known fields.
     """
     told: list[str] = []
     for name, value in body.items():

@@ -31,7 +31,8 @@ _HAN_BLOCKS = (
 def collapsed(text: str, *, han: bool = False) -> str:
     """Return a text of the same length in which categories replace all non-ASCII characters.
 
-    Args: han: distinguish Chinese characters from other letters.
+    Args:
+        han: distinguish Chinese characters from other letters.
     """
     return text if text.isascii() else text.translate(_table(han))
 
