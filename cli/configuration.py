@@ -1,4 +1,4 @@
-"""The user's settings: one file, and variables, in place of options that would be typed every time.
+"""The user's settings: a file and variables that set options for every command.
 
 ``config.toml`` in edge-spec's folder for configuration, or the file that ``EDGE_SPEC_CONFIG`` names::
 

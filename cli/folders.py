@@ -80,13 +80,13 @@ def _folder_of(ctx: click.Context | None) -> Path:
 
 
 def cache_dir_option(command: Command) -> Command:
-    """``--cache-dir``, or the variable in its place."""
+    """``--cache-dir``, or its variable."""
     text = "Where transcriptions and probes are kept; or set EDGE_SPEC_CACHE_DIR. [default: the user's cache]"
     return _folder("cache_dir", text)(command)
 
 
 def model_dir_option(command: Command) -> Command:
-    """``--model-dir``, or the variable in its place; read before the names that it says where to find."""
+    """``--model-dir``, or its variable; parsed before the names that it helps to find."""
     text = "Your model folder; or set EDGE_SPEC_MODEL_DIR. [default: in the user's data]"
     return _folder("model_dir", text, is_eager=True)(command)
 

@@ -215,7 +215,7 @@ def _budget_of(asked: LoadOptions, held_bytes: int | None) -> Budget:
         free_bytes = budget.budget_bytes - budget.held_bytes
         budget = Budget(budget_bytes=held_bytes + free_bytes, held_bytes=held_bytes, is_limit=False)
     if asked.memory_bytes is not None:
-        # Whether or not this device has so much.
+        # The budget may exceed this device.
         budget = replace(budget, budget_bytes=asked.memory_bytes, is_limit=True, notes=())
     return budget
 
@@ -321,7 +321,7 @@ def _text_model(
 def _located(model: StrPath | None, options: Mapping[str, Any]) -> LoadOptions:
     """Return the checked options, with the path of a model for any name that ``edge-spec list`` shows.
 
-    Programs look for models where the command would: this is the one place besides it that reads the environment.
+    Programs find models where the command would: only this module and the command read the environment.
     """
     asked = LoadOptions.of(model, options)
     named = {"model": asked.model, "draft": asked.draft, "intermediate": asked.intermediate}

@@ -396,7 +396,7 @@ class TextModel(Closing):
 
     @property
     def choices(self) -> Mapping[str, Choice]:
-        """What ``auto`` chose among in the last reply, and what it knows of each; empty in modes that do not choose."""
+        """The choices of ``auto`` in the last reply, with its statistics of each; empty in other modes."""
         return self._driver.target.drafter.choices
 
     @property
@@ -405,9 +405,9 @@ class TextModel(Closing):
         return self._driver.target.drafter.decision
 
     def speed_up(self, done: Statistics) -> float | None:
-        """How many times as fast a reply of this model was written as without drafts: an estimate, by the time that
-        ``auto`` has measured for plain rounds here. None where nothing was drafted, or not by ``auto``, or where rounds
-        were shared with other texts: how long they would have taken without drafts nobody knows."""
+        """The estimated speed-up of a reply of this model over decoding without drafts, by the time that ``auto`` has
+        measured for plain rounds here. None where nothing was drafted, or not by ``auto``, or where rounds were shared
+        with other texts: how long they would have taken without drafts nobody knows."""
         plain = self.choices.get("off")
         if plain is None or not plain.round_s or not done.drafted or not done.decode_s or done.shared:
             return None

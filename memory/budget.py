@@ -168,7 +168,7 @@ class Budget:
         held_bytes: what it holds already.
         libraries: names of those among it that models need as well.
         loaded: names of models among it, and what each holds.
-        is_limit: whether the user named it, so that the whole process has to stay within it while it runs. One that
+        is_limit: whether the user set it, so that the whole process must stay within it while it runs. One that
             nobody named only says what to load: the program around the model may allocate whatever the system has.
         notes: sentences that the user should know.
     """

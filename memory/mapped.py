@@ -1,4 +1,4 @@
-"""Explain lost pages of mapped files, for which the system ends the process."""
+"""Print an explanation when the system ends the process because a mapped file lost pages."""
 
 from __future__ import annotations
 

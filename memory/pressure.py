@@ -61,7 +61,7 @@ class PressureWatch:
         self._last_s = float("-inf")
 
     def scarcity(self) -> PressureReading | None:
-        """Return a reading, or None if the last one was a moment ago."""
+        """Return a reading; None if the last one is more recent than ``interval_s``."""
         now = self.clock()
         if now - self._last_s < self._interval_s:
             return None
@@ -136,7 +136,7 @@ def _own_groups(text: Callable[[str], str | None]) -> Iterator[str]:
         if line.startswith("0::"):
             group = line[3:].strip("/")
             yield f"/sys/fs/cgroup/{group}/memory.pressure"
-            # Where version 1 limits memory, version 2 may group the same processes; the group of all is the machine.
+            # Where version 1 limits memory, version 2 may also have groups; its root group is the machine.
             if group:
                 yield f"/sys/fs/cgroup/unified/{group}/memory.pressure"
 
@@ -153,7 +153,7 @@ _LONGEST_S = 600.0
 
 
 class Patience:
-    """Spaces steps down and up, so that two programs on one computer do not take turns at the same memory.
+    """Delays steps down and up, so that two programs do not alternately take the same memory.
 
     A step up comes only after memory was plentiful for a while. That while doubles whenever memory became scarce again
     soon after a step up, or a step up failed, since trying costs as much as succeeding.

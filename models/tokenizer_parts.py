@@ -94,7 +94,7 @@ def why_not_bounded(tokenizer: Any) -> str | None:
 
 
 def _parts(component: Any, several: str) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a component, in their order, those of sequences in the place of these."""
+    """Yield the parts of a component in order; sequences are replaced by their parts."""
     if component is None:
         return
     n_parts, waiting = 0, [json.loads(component.__getstate__())]

@@ -80,7 +80,7 @@ class Autosave:
         """Begin another conversation, which must not replace the previous one.
 
         Returns:
-            Where the one before is now, if it had to make room.
+            The new path of the previous one, if it was moved.
         """
         if not self.is_named or self.path is None:
             self._take(None, session)

@@ -29,7 +29,7 @@ _UNFINISHED = {
 
 
 class Reader(Protocol):
-    """Where messages come from.
+    """A source of messages.
 
     Attributes:
         is_interactive: a person types, and can try again.

@@ -45,15 +45,15 @@ class ChatModel(Protocol):
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is reduced or dropped now because memory is scarce."""
+        """The reductions that apply now because memory is scarce."""
 
     @property
     def choices(self) -> Mapping[str, Choice]:
-        """What ``auto`` chose among, see ``TextModel``."""
+        """The choices of ``auto``, see ``TextModel``."""
 
     @property
     def decision(self) -> Decision | None:
-        """What ``auto`` decided last, see ``TextModel``."""
+        """The last decision of ``auto``, see ``TextModel``."""
 
     @property
     def profile(self) -> NumericsProfile:

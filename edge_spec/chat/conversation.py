@@ -65,7 +65,7 @@ class Message:
 
     @property
     def asks(self) -> bool:
-        """Whether it is to be answered: a question, or the result of a call."""
+        """Whether the message expects an answer: a question, or the result of a call."""
         return self.role == "user" or (self.role == "tool" and bool(self.tool_call_id))
 
     @property
@@ -75,7 +75,7 @@ class Message:
 
     @property
     def thought(self) -> str:
-        """What the model thought before it answered; empty if nothing."""
+        """The thought before the answer; empty if there is none."""
         return self._without_calls.get("reasoning_content", "") if self.tool_calls else thought_of(self.content)
 
     @property
@@ -212,7 +212,7 @@ class Conversation:
 
     @property
     def n_questions(self) -> int:
-        """How many questions were asked."""
+        """The number of questions."""
         return sum(map(self._is_question, self.turns))
 
     def _is_question(self, turn: Turn) -> bool:

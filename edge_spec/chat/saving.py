@@ -1,8 +1,8 @@
 """Save and load conversations as files.
 
-A file is a ZIP archive, whose checksums reveal damage: ``conversation.json`` holds the text and its places in tokens,
-``caches/NAME`` what the model NAME had in its cache. Caches that are damaged, or of another model or other settings of
-an engine, are ignored, and the text is read again.
+A file is a ZIP archive, whose checksums reveal damage: ``conversation.json`` holds the text and its positions in
+tokens, ``caches/NAME`` what the model NAME had in its cache. Caches that are damaged, or of another model or other
+settings of an engine, are ignored, and the text is read again.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _READ_AGAIN = (
 
 
 class ChatKeywords(AnswerKeywords, total=False):
-    """What ``TextModel.chat`` takes beside the system message; see ``ChatSession``."""
+    """The keyword arguments of ``TextModel.chat`` beside the system message; see ``ChatSession``."""
 
     messages: Iterable[Message | Mapping[str, Any]]
     on_notice: Callable[[str], object]
@@ -104,7 +104,7 @@ class ChatSession:
 
     @property
     def model(self) -> ChatModel:
-        """What answers."""
+        """The model that answers."""
         return self._model
 
     @property

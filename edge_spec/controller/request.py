@@ -32,7 +32,7 @@ _MIN_N_CTX = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is to be loaded.
+    """A request for models to load.
 
     Attributes:
         files: by role.
@@ -108,7 +108,7 @@ class Request:
         why = why_not_draft((engines["target"],), self.target, mode)
         if why is not None or "draft" not in mode.needs:
             return why
-        # A small model drafts for whatever verifies it; a head for the one that it reads, if that is there.
+        # A small model drafts for its verifier; a head drafts for the model whose states it reads, if that is loaded.
         draft = self.files["draft"]
         verifier = verifier_of(self.files) if is_own_head(draft) else "target"
         if verifier not in ("target", *mode.needs):
@@ -172,7 +172,7 @@ def _request(asked: LoadOptions, mode: Mode, files: dict[str, ModelFile], *, not
     why_plain = why_not_draft(chosen["target"][0], target, mode)
     plainly = ""
     if why_plain is not None:
-        # ``auto`` bears the name of the mode with the same models.
+        # The variant of ``auto`` has the name of the mode with the same models.
         name = asked.speculation if isinstance(asked.speculation, str) else mode.name
         plainly = Sentence("speculation {mode} is off: {why}", mode=repr(name), why=why_plain)
         mode, files, chosen = MODES["off"], {"target": target}, {"target": chosen["target"]}

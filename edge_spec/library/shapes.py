@@ -33,8 +33,8 @@ _TYPES = {
     "Q8_0": ("Q8_0", "Q8_0", "Q8_0"),
     "MXFP4": ("Q8_0", "Q8_0", "Q8_0"),
 }
-"""By what files are called: types of the matrices of layers, of half of those that end feed-forward networks, and of
-the matrix that makes logits. As in ``llama_tensor_get_type`` of llama.cpp's ``llama-quant.cpp``."""
+"""By quantization in a file's name: the types of matrices of layers, of half of the feed-forward outputs, and of the
+output matrix. As in ``llama_tensor_get_type`` of llama.cpp's ``llama-quant.cpp``."""
 
 _EXPERTS = {"MXFP4": "MXFP4"}
 """The same for matrices of experts, if they have another type."""

@@ -184,7 +184,7 @@ def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:
 
 
 def _matches(recent: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield every place after the start with its token, and how many tokens from there equal those from the start.
+    """Yield positions after the start with their token and the number of tokens from there that equal the start.
 
     This is the Z-algorithm, which looks at each token once, at the few places where the length is not 0.
     """
@@ -205,7 +205,7 @@ def _matches(recent: Sequence[int]) -> Iterator[tuple[int, int]]:
 def find_breakers(
     strings: Iterable[str], texts: Iterable[str], tokenize: Callable[[str], Sequence[int]]
 ) -> dict[int, tuple[tuple[int, ...], ...]]:
-    """Return the tokens that contain a sequence breaker, or end with the beginning of one.
+    """Return the tokens that contain a sequence breaker, or end with a prefix of one.
 
     Args:
         strings: the sequence breakers, beyond which DRY does not look back.

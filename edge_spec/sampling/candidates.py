@@ -1,6 +1,6 @@
 """Find the candidates of a row of logits: the tokens that can be drawn after all filters.
 
-This is the reference that the draw in C (``src/draw.c``) is compared with, and it does what C leaves to it.
+This is the reference of the draw in C (``src/draw.c``), and covers what C does not support.
 """
 
 from __future__ import annotations

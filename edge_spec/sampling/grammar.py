@@ -111,7 +111,7 @@ class KeptNode(Node):
 class Progress:
     """The accepted end of a reply, and the drafted paths from there.
 
-    Places are found by the tokens after the last accepted one, so the text before may lose tokens. Paths that turn
+    Positions are found by the tokens after the last accepted one, so earlier tokens may be removed. Paths that turn
     out to be wrong are dropped when the accepted end moves.
 
     Attributes:

@@ -149,7 +149,7 @@ class GuidedGrammar:
 class _Reply:
     """The matcher of a reply, moved to the position in question.
 
-    It knows places by numbers: they hold it, and must not be held by it.
+    Positions refer to it, so it refers to them by number only.
     """
 
     def __init__(self, grammar: GuidedGrammar) -> None:

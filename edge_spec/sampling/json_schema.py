@@ -62,7 +62,7 @@ _MAX_ALTERNATIVES, _MAX_COMPARED = 1000, 200
 _DATE = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME = "[0-9]{2}:[0-9]{2}:[0-5][^z]*"
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
-"""What Python reads of these formats: years from 1, no leap seconds, capitals. Dates end on the 28th, since a grammar
+"""Formats as Python parses them: years from 1, no leap seconds, capitals. Dates end on the 28th, since a grammar
 cannot count the days of a February."""
 
 
@@ -234,7 +234,7 @@ class _Rewriter:
             schema = found_in(self._schema, str(schema["$ref"]))
         if not isinstance(schema, Mapping):
             return {}
-        # What is referred to may be malformed and has not been read yet: it shows nothing, and is refused when it is.
+        # The target of the reference may be malformed and has not been checked yet: it distinguishes nothing.
         shown: dict[str, set[str]] = {}
         kinds = schema.get("type")
         kinds = {kinds} if isinstance(kinds, str) else set(map(str, kinds)) if isinstance(kinds, list) else set()

@@ -128,7 +128,7 @@ class _Pattern:
         count = self._take(_COUNT)
         times = count[0] if count is not None else self._next("*", "+", "?")
         if times:
-            # Whether it is greedy does not change which texts there are.
+            # Greediness does not change which texts match.
             self._next("?")
         if not self._is_at("|)") and self._pattern[self._place] in "*+?{":
             raise ValueError(f"a {self._pattern[self._place]!r} that repeats nothing")

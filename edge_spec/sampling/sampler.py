@@ -41,7 +41,7 @@ class Sampler:
     A draw depends on the row, the text before it, the settings, and the prompt that fixed the noise stream. Rows of
     target and drafters go through the same noise.
 
-    Only a grammar and mirostat remember anything. What they remember belongs to places in the reply (``Node``):
+    Only a grammar and mirostat have a state. It belongs to positions in the reply (``Node``):
     picking at a place any number of times, in any order, changes nothing elsewhere, so what is not accepted leaves no
     trace. ``commit`` says what is accepted, and forgets the rest.
 
@@ -266,7 +266,7 @@ class Sampler:
         scores = x - x.max()
         if self.settings.temperature == 0:
             return ids.tolist(), scores.tolist()
-        # Of differences, since the smallest temperatures would make an infinity of every logit.
+        # Scale differences, since the smallest temperatures would turn every logit into infinity.
         with np.errstate(over="ignore"):
             scores /= self.settings.temperature
         if ids.size <= FEW:

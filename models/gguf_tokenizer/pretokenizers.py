@@ -1,4 +1,4 @@
-"""How byte-pair vocabularies cut a text into words: a row for every ``tokenizer.ggml.pre`` of llama.cpp.
+"""Rules by which byte-pair vocabularies cut a text into words, for every ``tokenizer.ggml.pre`` of llama.cpp.
 
 An expression with a category, such as ``[\\p{L}]``, is matched in the text whose characters are collapsed to their
 categories: beyond ASCII, llama.cpp tells no cases of letters apart, so ``\\p{Lu}`` and ``\\p{Ll}`` are ASCII's own and
@@ -20,7 +20,7 @@ Cut = str | Callable[[str, int, int], Iterator[int]]
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How one kind of vocabulary cuts texts into words, and its other conventions.
+    """The rules of one kind of vocabulary: how it cuts texts into words, and its other conventions.
 
     Attributes:
         cuts: in their order.

@@ -39,7 +39,7 @@ class Splitter:
     """Cuts a text into words.
 
     Args:
-        cuts: made one after the other, each within the parts that the ones before have left.
+        cuts: applied one after the other, each within the parts of the previous ones.
     """
 
     def __init__(self, cuts: Sequence[Cut]) -> None:

@@ -192,7 +192,7 @@ class GGUFVocabulary:
         if merges is None and self.splits is not None and self.splits.has_merges:
             raise self._refused("it has no merges")
         self.texts = [text or f"[EMPTY_{n}]".encode() for n, text in enumerate(_up_to_zero(tokens))]
-        # Ids and places of merges are the same objects.
+        # Ids and ranks of merges share integer objects.
         numbers = [*range(max(tokens.length, merges.length if merges is not None else 0))]
         self.ids = dict(zip(self.texts, numbers, strict=False))
         if len(self.ids) < len(self.texts):
@@ -300,7 +300,7 @@ class GGUFVocabulary:
 
 
 def _ranks(merges: GGUFArray, numbers: list[int]) -> dict[bytes, int]:
-    """Return the place of each merge; the first where one occurs twice."""
+    """Return the rank of each merge, the first one if it occurs twice."""
     found = dict(zip(_up_to_zero(merges), numbers, strict=False))
     if len(found) < merges.length:
         found.clear()
