@@ -44,7 +44,7 @@ _ENGINE = click.Choice([AUTO, *sorted(engine_names())])
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per drafter, and the choice.")
 @option("Output", "--no-remember", is_flag=True, help="Only measure; leave this model's drafter as it is.")
 @option(
-    "Output", "--forget", is_flag=True, help="Measure nothing; forget what was chosen, with --engine for that one only."
+    "Output", "--forget", is_flag=True, help="Measure nothing; forget the chosen drafters, with --engine that engine's."
 )
 @running_option("--engine", type=_ENGINE, default=AUTO, help="What runs the models; the choice is kept per engine.")
 @context_option("Maximum tokens of prompt and reply together; a smaller N needs less memory.")

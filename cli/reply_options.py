@@ -24,7 +24,7 @@ _SECTIONS = {
     "raw": "Prompt",
     "grammar": "Structured output",
     "json_schema": "Structured output",
-    **dict.fromkeys(SAMPLER_OPTIONS, "Sampling (what is recommended for a model goes before these defaults)"),
+    **dict.fromkeys(SAMPLER_OPTIONS, "Sampling (settings recommended for a model replace these defaults)"),
 }
 """The section of the other options."""
 

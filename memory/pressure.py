@@ -247,7 +247,7 @@ def _watch(look: weakref.WeakMethod[Callable[[], object]], over: threading.Event
             if not was_logged:
                 was_logged = True
                 kind = type(error).__name__
-                logging.getLogger(__name__).warning("memory could not be looked after (%s: %s)", kind, error)
+                logging.getLogger(__name__).warning("checking memory failed (%s: %s)", kind, error)
         del method
 
 

@@ -83,7 +83,8 @@ class RemoteFile:
 
     def _impossible(self, what: str) -> DownloadError:
         return DownloadError(
-            f"{self.repo} says what cannot be: {self.path[:120]!r} has {what}", hint="fetch the model from elsewhere"
+            f"{self.repo} states impossible values: {self.path[:120]!r} has {what}",
+            hint="fetch the model from elsewhere",
         )
 
     @property
