@@ -1,6 +1,6 @@
 """Read untrusted or damaged regular files, JSON and TOML, of limited size and depth.
 
-Everything fails as ``OSError`` or ``ValueError``: whoever reads a file says what that means there.
+All functions raise ``OSError`` or ``ValueError``; callers turn them into errors of their own.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def plan_files(files: Mapping[str, ModelFile], *, held_bytes: int | None = None,
 
 
 def _budget_of(asked: LoadOptions, held_bytes: int | None) -> Budget:
-    """Return the budget for a process that holds so many bytes, without libraries of engines; for this one if None."""
+    """Return the budget for a process that holds ``held_bytes`` without engines' libraries; this process if None."""
     budget = _with_libraries(budget_of(None))
     if held_bytes is not None:
         # Free memory counts for that process as well.
@@ -334,7 +334,7 @@ def _located(model: StrPath | None, options: Mapping[str, Any]) -> LoadOptions:
 def _on_disk(folder: Path | None) -> Path | None:
     """Return a folder that lies on a disk; the system's own for temporary files may lie in memory.
 
-    One that lies in a folder of somebody else, who lets nobody in, is none.
+    A folder without permission to enter it does not count.
     """
     with suppress(OSError):
         return folder if folder is not None and folder.is_dir() else None

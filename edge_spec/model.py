@@ -67,10 +67,10 @@ class TextModel(Closing):
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own distribution.
         notes: sentences that the user should know, such as why it does not speculate.
-        ledger: who holds which bytes, and what is left of the memory budget.
+        ledger: who holds which bytes, and the rest of the memory budget.
         lock: gives turns at the models, of a round each.
-        keep_gain: remembers what its drafts have brought.
-        texts: whose texts lie in the target's cells.
+        keep_gain: stores the speed-up of its drafts.
+        texts: the texts in the target's cells.
     """
 
     def __init__(
@@ -407,7 +407,7 @@ class TextModel(Closing):
     def speed_up(self, done: Statistics) -> float | None:
         """The estimated speed-up of a reply of this model over decoding without drafts, by the time that ``auto`` has
         measured for plain rounds here. None where nothing was drafted, or not by ``auto``, or where rounds were shared
-        with other texts: how long they would have taken without drafts nobody knows."""
+        with other texts, whose time without drafts is not known."""
         plain = self.choices.get("off")
         if plain is None or not plain.round_s or not done.drafted or not done.decode_s or done.shared:
             return None

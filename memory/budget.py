@@ -83,10 +83,10 @@ class Footprint:
         vocabulary_bytes: the tokenizer's tables.
         kv_cache_bytes: keys and values, for the whole context.
         state_bytes: the state of recurrent layers.
-        snapshot_bytes: its states before the last rows of a decode, which drafts may turn out not to belong to, or what
-            came in for these rows.
-        copy_bytes: its states at other places to which the text can go back.
-        compute_bytes: what the engine computes in, for a whole prefill chunk at the end of a full context.
+        snapshot_bytes: its states before the last rows of a decode, to roll back rejected drafts, or the inputs of
+            these rows.
+        copy_bytes: its states at other positions to which the text can return.
+        compute_bytes: the engine's compute buffers, for a whole prefill chunk at the end of a full context.
         logits_bytes: rows of logits.
         reading_bytes: needed while a chunk of a prompt is read, and freed after it; models read one after the other.
         loading_bytes: needed while weights are loaded, and freed then.

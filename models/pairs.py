@@ -2,8 +2,8 @@
 
 Vocabularies of one family often differ in size: tables are padded to a round number of rows, and later models use ids
 that were reserved before. Such models are pairs. Where an id is not an ordinary token in either vocabulary (padding,
-reserved, control or added tokens), it may differ or be missing; the drafter then never proposes it, and is told its
-own padding or unknown token in its place. A difference between ordinary tokens is a mismatch.
+reserved, control or added tokens), it may differ or be missing; the drafter then never proposes it, and reads its own
+padding or unknown token instead. A difference between ordinary tokens is a mismatch.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class Autosave:
     Args:
         path: the file that the user named; None for a new file in ``folder``.
         folder: where conversations without a name are kept; None for nowhere.
-        on_notice: called with what went wrong, once.
-        way_out: what somebody can do then, as a clause; empty if nobody is there.
+        on_notice: called once with an error.
+        way_out: advice for a person, as a clause; empty without one.
 
     Attributes:
         failure: why the conversation could not be saved the last time; empty if it was.

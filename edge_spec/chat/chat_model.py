@@ -27,7 +27,7 @@ class ChatModel(Protocol):
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own distribution.
         ledger: who holds which bytes.
-        texts: whose texts lie in the target's cells.
+        texts: the texts in the target's cells.
     """
 
     mode: str

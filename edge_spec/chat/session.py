@@ -57,14 +57,14 @@ class ChatSession:
         model: what answers.
         system: the system message.
         messages: a conversation to continue.
-        on_notice: called with what the reader should know, in a sentence; also in ``notices`` of a reply.
+        on_notice: called with each notice, a sentence; a reply has them in ``notices``, too.
         on_progress: called with how much of the conversation has been read for an answer, see ``TextModel.generate``.
         template_options: further names for the model's chat template, such as ``tools`` or ``enable_thinking``.
         **options: defaults for every answer, see ``TextModel.generate``.
 
     Attributes:
-        was_read: the models have read it, so that reading it again deserves a notice.
-        departs: answers may differ from those of the same conversation undisturbed; their identity is ``rounding``.
+        was_read: the models have read the conversation, so reading it again deserves a notice.
+        departs: answers may differ from those of the undisturbed conversation; their identity is ``rounding``.
         moves: starts of the window after each shift that the cached cells went through, ascending; see ``Window``.
 
     Raises:

@@ -53,8 +53,8 @@ class Candidate:
         models: the settings that each model is opened with, by role.
         parts: what each model takes, by role.
         base_bytes: what the process holds with or without models.
-        tables: what it holds besides the models: ``TOKEN_BYTES``, ``DRAFT_TABLES`` if there are any, and room for
-            ``TEXT_CACHES`` if that was asked for.
+        tables: the bytes that it holds besides the models: ``TOKEN_BYTES``, ``DRAFT_TABLES`` if there are any, and room
+            for ``TEXT_CACHES`` if that was asked for.
     """
 
     mode: Mode
@@ -146,7 +146,7 @@ class Estimates(ExitStack):
         files: by role.
         budget: what the process holds already, and what it may hold. Libraries are only asked about candidates that
             may fit it, since contexts can be of any size; without one about all.
-        n_texts: keep room for the caches of so many texts at once.
+        n_texts: number of texts whose caches must fit at once.
         rough: never ask a library about a candidate.
     """
 
@@ -233,7 +233,7 @@ def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidat
     engine where that was left open, and last the context, since a shorter one forgets.
 
     Raises:
-        SettingsError: what was asked for contradicts a model.
+        SettingsError: the request contradicts a model.
     """
     for number, (engines, text) in enumerate(_texts(request)):
         # Requested types must work; smaller types of keys and values need not work for every model.

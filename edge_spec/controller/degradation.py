@@ -35,8 +35,7 @@ class Degradation(MemoryGuard):
     not see the profile change gets its notice with the next reply.
 
     Args:
-        models: what is open.
-        request: what was asked for; settings that the user gave stay.
+        models: the open models. request: what was asked for; settings that the user gave stay.
         watch: looks at the system and at this process.
     """
 

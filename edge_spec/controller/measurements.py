@@ -1,7 +1,7 @@
 """Records of measurements on this device, kept from run to run: speed-ups of drafts, and what drafters learned.
 
-None of it changes a token, and no choice that the numerics profile names depends on it: drafts that are chosen
-differently are verified all the same.
+None of it changes a token, and no choice that the numerics profile names depends on it: drafts are verified whichever
+drafter is chosen.
 """
 
 from __future__ import annotations

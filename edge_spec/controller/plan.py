@@ -179,8 +179,8 @@ class PlanReport(Plan):
         profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
         gains: what each stage has brought on this device, where that was measured.
         pays: what needs least of the ways that pay, by stage, as far as that was measured.
-        disk_bytes: what is written to the disk before the chosen way first runs, beside the models' own files.
-        instead: what other engines would run in this budget, by their names, with more context or more that drafts.
+        disk_bytes: bytes written to the disk before the chosen candidate first runs.
+        instead: candidates of other engines in this budget with more context or more drafters, by engine.
     """
 
     least: Mapping[str, Candidate]

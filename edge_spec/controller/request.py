@@ -42,8 +42,8 @@ class Request:
         fixed: names of the settings that the user gave: these are never changed.
         modes: ways to speculate that are acceptable, best first.
         min_n_ctx: tokens of context that are the least.
-        max_n_ctx: tokens of context that memory to spare is used for; 0 for no more than in ``settings``.
-        n_texts: texts at once that there should be room for.
+        max_n_ctx: the most tokens of context if memory allows; 0 for no more than in ``settings``.
+        n_texts: number of texts whose caches must fit at once.
         draft_limit: tokens drafted per round; the mode's own if None.
         next_limit: called before every round for the most tokens to draft instead.
         notes: sentences that the user should know.

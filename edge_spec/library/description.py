@@ -32,9 +32,9 @@ class Description:
         head: what it is if it is not a model of its own, such as ``an EAGLE-3 head``; else empty.
         n_mtp_layers: layers that predict further tokens, which are not used.
         obstacles: by engine, why it cannot run the file; None if nothing speaks against it.
-        taken_back: of a model with recurrent layers, by engine that runs it, how many drafted tokens can be taken back
-            at most: so many copies of its state are kept. Empty for other models, which forget any number.
-        disk_bytes: by engine that runs it and writes a copy of its own, what that takes on the disk.
+        taken_back: of a model with recurrent layers, by engine that runs it, the most drafted tokens that can be rolled
+            back, which is the number of kept copies of its state. Empty for other models, which roll back any number.
+        disk_bytes: by engine that writes a copy of the weights, the bytes of that copy.
         drafters: files that can draft for it, the smallest first.
         choices: drafters that were measured here and chosen, for each engine.
     """

@@ -54,7 +54,7 @@ class RemoteFile:
         commit: of the repository; empty elsewhere.
         path: the file in the repository, or of the address.
         n_bytes: its size.
-        sha256: of its content, as the hub says; empty where nobody says one.
+        sha256: of its content, as the hub states it; empty if unknown.
         address: where it is if it is not on the hub.
         version: what that server calls this state of the file, an ETag or a date; empty if it names none.
         local: where it lies on this computer already, if the hub cannot be asked.
@@ -117,7 +117,7 @@ class Patience:
     """Waits between attempts, longer each time, and gives up after several that failed.
 
     Args:
-        pause: waits so many seconds.
+        pause: waits a number of seconds.
         tries: attempts in all.
     """
 

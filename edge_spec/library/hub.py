@@ -54,7 +54,7 @@ class Hub:
     Args:
         endpoint: its address; the public one, or that of ``HF_ENDPOINT``, if None.
         environment: variables, to name those that the libraries cannot use.
-        pause: waits so many seconds before another attempt.
+        pause: waits a number of seconds before another attempt.
 
     Raises:
         EdgeSpecError: ``huggingface_hub`` is not installed. DownloadError: it cannot use the environment.

@@ -105,7 +105,7 @@ def pull(
 
     Raises:
         SettingsError: the name is taken, see ``check_name``.
-        ModelNotFound, DownloadError, DiskFull: see ``Hub.fetch``. What has come is kept for the next attempt.
+        ModelNotFound, DownloadError, DiskFull: see ``Hub.fetch``. Partial downloads are kept for the next attempt.
     """
     check_name(what, folder)
     place, files = folder / what.name, _by_name(what)

@@ -55,7 +55,7 @@ class Wanted:
     Attributes:
         name: what they are called here; empty to be named after the target's file.
         sources: by role; there is a target.
-        tried: whether somebody of the project, or the owner of the catalogue, has run them.
+        tried: whether the project, or the owner of the catalogue, has run them.
         read: where their names were read; empty if they are of no catalogue.
     """
 

@@ -67,7 +67,7 @@ cannot count the days of a February."""
 
 
 def constraints(schema: Mapping[str, Any]) -> set[str]:
-    """Return the keywords of a schema that allow or forbid something, or that nobody knows."""
+    """Return the keywords of a schema that constrain values, and unknown ones."""
     return {keyword for keyword in schema if keyword not in _ANNOTATIONS and not keyword.startswith("x-")}
 
 

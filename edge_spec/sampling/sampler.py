@@ -43,12 +43,12 @@ class Sampler:
 
     Only a grammar and mirostat have a state. It belongs to positions in the reply (``Node``):
     picking at a place any number of times, in any order, changes nothing elsewhere, so what is not accepted leaves no
-    trace. ``commit`` says what is accepted, and forgets the rest.
+    trace. ``commit`` accepts a text and drops the other states.
 
     Args:
         prompt: token ids of the whole prompt as it was before any trimming.
         grammar: which replies are possible.
-        breakers: what DRY does not look beyond, of ``find_breakers``.
+        breakers: sequence breakers of DRY, from ``find_breakers``.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Sampler:
         Returns pairs of token and estimated chance that it is the one; the first is ``pick`` of this row. The
         chance falls with the margin by which a candidate's noisy score lies below the best one's: a target
         whose noisy scores differ from these by Gumbel errors of scale 1 picks a candidate with just this
-        soft-max probability. Nothing follows where the grammar allows nothing.
+        soft-max probability. The list is empty if the grammar allows no token.
         """
         return guess_all([Asked(self, row[None], len(text), lambda _: text)], n)[0][0]
 

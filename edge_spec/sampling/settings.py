@@ -96,10 +96,10 @@ class SamplerSettings:
     ``2 * mirostat_tau`` and moves by ``mirostat_eta`` times the difference between ``mirostat_tau`` and the surprise
     of each token. A grammar comes before everything.
 
-    At least one token always stays. ``seed`` picks the noise, ``attempt`` counts retries of the same prompt. Other
-    programs have seeds of 64 bits with a sign: a negative one is that of the same bits without.
+    At least one token always stays. ``seed`` picks the noise, ``attempt`` counts retries of the same prompt. A negative
+    seed equals the unsigned seed with the same 64 bits, since other programs have signed seeds.
 
-    Differences from llama.cpp: the lowest id goes first among equal logits, where llama.cpp's order depends on its
+    Differences from llama.cpp: the lowest id comes first among equal logits, where llama.cpp's order depends on its
     sort; masses are float64; tokens that are already removed do not count for ``typical_p``, where llama.cpp's
     entropy becomes NaN; ``penalty_window=-1`` is the whole text; penalties and DRY apply with mirostat as well;
     temperature 0 takes the best token whatever mirostat and XTC would do.

@@ -48,7 +48,7 @@ _UNLIMITED = _DRAWN = -1
 """The value that means no limit, as in other servers."""
 
 EACH: Any = Field(fail_fast=True)
-"""Of a list: what is wrong with one thing in it is told, and with a hundred thousand would take seconds to say."""
+"""Validation of a list stops at the first wrong item: reporting a hundred thousand would take seconds."""
 
 Limit = Literal[-1] | Annotated[int, Field(ge=1)]
 

@@ -51,7 +51,7 @@ def refused(connection: HTTPConnection, failure: ApiError) -> JSONResponse:
 
 
 class RequestLog:
-    """Counts requests and logs them, those that are refused or that nobody answers as well.
+    """Counts and logs all requests, also refused and unanswered ones.
 
     Args:
         paths: addresses that are counted by their names; the others are counted together, since a client may invent

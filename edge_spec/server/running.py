@@ -121,7 +121,7 @@ class ModelServer:
         listening: the socket, of ``listen``, where it waits for clients; made of the settings if None.
 
     Attributes:
-        url: where it is.
+        url: its address.
 
     Raises:
         SettingsError: the address is none of this computer. EdgeSpecError: the port is taken.

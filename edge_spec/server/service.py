@@ -37,7 +37,7 @@ class Service:
     """A model that answers requests, as many at a time as it can. Belongs to one event loop.
 
     Attributes:
-        model: what writes. Whoever made it closes it.
+        model: the served model, which the caller closes.
         settings: how the server behaves.
         bodies: reads what is asked.
         queue: who waits.
@@ -65,7 +65,7 @@ class Service:
         model.ledger.claim(*_LINE, self._claimed)
         model.ledger.gauge(*_LINE, lambda: self.ledger.held_bytes)
         self._jobs = JobMaker(model, settings, self.ledger)
-        # Last: it starts a thread, which nobody would end if there were no memory for the rest.
+        # Last: it starts a thread, which would leak if memory for the rest were missing.
         self._writer = Writer(asyncio.get_running_loop(), lambda: self.queue.n_coming)
 
     async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes, lent: Loan) -> Prepared:

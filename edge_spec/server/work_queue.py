@@ -88,10 +88,10 @@ class Ticket(AbstractAsyncContextManager[None]):
     """A request's entry in the queue.
 
     As an asynchronous context it waits for the model, and has it while the context lasts. As a plain one it is given
-    up at the end, unless somebody uses it by then.
+    up at the end, unless it is in use by then.
 
     Attributes:
-        is_used: whether somebody else gives it up.
+        is_used: whether its user gives it up.
     """
 
     def __init__(self, queue: WorkQueue) -> None:

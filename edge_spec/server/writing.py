@@ -40,7 +40,7 @@ class Work(AsyncIterator[Batch]):
     """The replies to one request, written in one turn: iterate for the number of a reply and its next events, without
     events where it has ended.
 
-    Writing does not wait for whoever reads: a slow client keeps nobody from the model. One that falls too far behind
+    Writing does not wait for the reader, so a slow client delays no other. One that falls too far behind
     is given up.
 
     Args:
@@ -50,9 +50,9 @@ class Work(AsyncIterator[Batch]):
 
     Attributes:
         kept: the same, for what the reader keeps of it.
-        replies: what is being written; None before it is its turn. They have ended when the iteration has.
+        replies: the replies; None before its turn. They have ended when the iteration has.
         task: ends when the model is free again.
-        given_up: set where the reader has fallen too far behind; what waited for it is gone.
+        given_up: set if the reader has fallen too far behind; its unread batches are dropped.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ class GGUFVocabulary:
         merges: both sides of a merge with a space between them, and its place in their order; empty where the file has
             scores.
         splits: how texts are cut into words; None where they are not.
-        bos, eos, unknown: tokens that begin and end texts, and that stand for what no token stands for; -1 for none.
+        bos, eos, unknown: tokens that begin and end texts, and that replace text without a token; -1 for none.
         adds_bos, adds_eos: whether ``bos`` and ``eos`` stand around every text.
         adds_space: whether a space is put before a text, and behind each special token.
         ends: the tokens that end a reply.
