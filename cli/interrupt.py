@@ -64,7 +64,7 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], bool]) -> T:
 
 @contextmanager
 def hears_interrupts(listener: Callable[[], object]) -> Iterator[None]:
-    """Inside, Ctrl-C only calls ``listener``, which must be quick and reentrant."""
+    """Within the block Ctrl-C only calls ``listener``, which must be quick and reentrant."""
 
     def on_interrupt(number: int, frame: FrameType | None) -> None:
         listener()
@@ -78,7 +78,7 @@ def hears_interrupts(listener: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def leaves_in_order() -> Iterator[None]:
-    """Inside, SIGTERM and the end of the terminal raise ``SystemExit``, so that what is held can be kept."""
+    """Within the block SIGTERM and the end of the terminal raise ``SystemExit``, so that the caller can save."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -93,24 +93,24 @@ def leaves_in_order() -> Iterator[None]:
 
 
 def raise_interrupt() -> None:
-    """End what runs, as Python does by itself: a listener for ``hears_interrupts``."""
+    """Raise ``KeyboardInterrupt``, as Python does by itself: a listener for ``hears_interrupts``."""
     raise KeyboardInterrupt
 
 
 def silent_keys() -> AbstractContextManager[None]:
-    """Inside, typed keys are not echoed but kept for the next line. Ctrl-C and the like still work."""
+    """Within the block typed keys are not echoed but kept for the next line. Ctrl-C and the like still work."""
     return _terminal_flags(off="ECHO")
 
 
 def keeps_what_is_drawn() -> AbstractContextManager[None]:
-    """Inside, Ctrl-C throws nothing away: a terminal drops what was drawn and its window has not shown yet, and what
+    """Within the block Ctrl-C discards nothing: by default a terminal drops output that it has not shown yet, and what
     was typed ahead (termios(3), NOFLSH)."""
     return _terminal_flags(on="NOFLSH")
 
 
 @contextmanager
 def _terminal_flags(*, on: str = "", off: str = "") -> Iterator[None]:
-    """Inside, a local flag of the terminal is set and another one is not; nothing changes where there is none."""
+    """Set and clear a local flag of the terminal within the block; do nothing without a terminal."""
     try:
         import termios
 

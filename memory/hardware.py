@@ -1,4 +1,4 @@
-"""What kind of computer this is, as far as it matters for memory and speed.
+"""Describe the computer, as far as it matters for memory and speed.
 
 ``edge-spec doctor`` prints all of it, and measurements are labeled with the processor's name: speeds of a device that
 is not at hand can only be explained by its instructions, caches and kinds of cores.
@@ -72,13 +72,13 @@ def _swap() -> int:
 
     try:
         return int(psutil.swap_memory().total)
-    except (OSError, RuntimeError):  # systems that hide it
+    except (OSError, RuntimeError):  # some systems hide it
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareReadings:
-    """How the computer is asked.
+    """Functions that read facts of the computer.
 
     Attributes:
         text: the content of a system file; None if it cannot be read.
@@ -95,7 +95,7 @@ class HardwareReadings:
 
 
 def describe(readings: HardwareReadings | None = None) -> Hardware:
-    """Return what this computer is."""
+    """Return a description of this computer."""
     readings = readings or HardwareReadings()
     system, machine = readings.system(), readings.machine()
     cpuinfo = readings.text("/proc/cpuinfo") or ""

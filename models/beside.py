@@ -1,4 +1,4 @@
-"""Names for files that lie next to another one while it is written.
+"""Names of temporary files and locks next to a file.
 
 They are short and of one length: a name that a file system takes at all has room for them beside it.
 """
@@ -17,15 +17,15 @@ _SAFE_BYTES = 128
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return where a hidden file of ``path`` lies: the same for every process, another one for every other name."""
-    # Names that some file systems hold to be one must have one lock.
+    """Return the path of a hidden file for ``path``: the same in every process, unique for each name."""
+    # Names that some file systems treat as equal must share a lock.
     name = unicodedata.normalize("NFC", path.name).casefold()
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return path.with_name(f".edge-spec-{digest}{ending}")
 
 
 def numbered(path: Path, number: int) -> Path:
-    """Return ``path`` with a number before its ending, and no longer than a file system takes."""
+    """Return ``path`` with a number before its suffix, shortened to what a file system allows."""
     stem, ending = path.stem, f"-{number}{path.suffix}"
     most = max(len(os.fsencode(path.name)), _SAFE_BYTES) - len(os.fsencode(ending))
     while len(os.fsencode(stem)) > most:

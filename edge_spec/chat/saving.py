@@ -1,8 +1,8 @@
-"""Conversations as files.
+"""Save and load conversations as files.
 
-A file is a ZIP archive, whose checksums reveal damage: ``conversation.json`` holds the text and its places in tokens,
-``caches/NAME`` what the model NAME had in its cache. Caches that are damaged, or of another model or other settings of
-an engine, are ignored, and the text is read again.
+A file is a ZIP archive, whose checksums reveal damage: ``conversation.json`` holds the text and its positions in
+tokens, ``caches/NAME`` what the model NAME had in its cache. Caches that are damaged, or of another model or other
+settings of an engine, are ignored, and the text is read again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ VERSION = 1
 _FORMAT = "edge-spec conversation"
 _TEXT, _CACHES = "conversation.json", "caches/"
 _SMALL_TEXT_BYTES = 1 << 18
-"""A conversation that takes no more than the reserve of the budget has room for."""
+"""A conversation of this size fits the reserve of the budget."""
 
 _LARGEST_TEXT_BYTES = 64 << 20
 _MEMORY_PER_BYTE = 48
-"""What a byte of JSON takes in memory at most, once it is read."""
+"""The most memory that a byte of JSON takes once it is parsed."""
 
 _ABANDONED_S = 3600
 _CHUNK_BYTES = 1 << 20
@@ -79,10 +79,10 @@ def save(
 
 
 def _require_conversation(path: Path) -> None:
-    """Refuse to replace a file that holds something else.
+    """Raise if the file exists and is not a conversation.
 
     Raises:
-        StateError: it does.
+        StateError: the file holds something else.
     """
     with suppress(OSError):
         if not path.is_file() or not path.stat().st_size:
@@ -94,7 +94,7 @@ def _require_conversation(path: Path) -> None:
 
 
 def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
-    """Let ``write`` write a file next to ``path`` that takes its place once it is whole and on the disk.
+    """Write a file with ``write`` next to ``path``, and rename it to ``path`` once it is complete and on the disk.
 
     A link stays, and what it leads to is replaced.
 
@@ -106,14 +106,14 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
         require_regular(path)
     prefix = beside(path, ".").name
     for left_over in path.parent.glob(f"{prefix}*.part"):
-        # Left by a process that was killed, if it is this old: no running one takes so long.
+        # A temporary file of this age was left by a killed process: no running one takes so long.
         with suppress(OSError):
             if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
                 left_over.unlink()
     try:
         handle, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=path.parent)
     except OSError as error:
-        # The user does not know the name of the temporary file.
+        # Name the file, not the temporary one, which users do not know.
         error.filename = os.fspath(path)
         raise
     os.close(handle)
@@ -128,10 +128,10 @@ def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
 
 
 class Resumable(Protocol):
-    """A conversation made of the messages in a file."""
+    """The interface of a conversation that ``restore`` fills."""
 
     def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None, *, departs: bool) -> None:
-        """Take over its places in tokens, and its caches."""
+        """Take over positions in tokens, and caches."""
 
 
 AnyResumable = TypeVar("AnyResumable", bound=Resumable)
@@ -174,7 +174,7 @@ def restore(
 
 
 def read_record(path: StrPath, model: ChatModel) -> dict[str, Any]:
-    """Return everything in a file but the caches.
+    """Return the record in a file, without the caches.
 
     Raises:
         StateError: it is damaged, not a conversation, or too large for the memory. OSError: it cannot be opened.
@@ -210,7 +210,7 @@ def _record_in(file: BinaryIO, model: ChatModel) -> Any:
 
 
 def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
-    """Return the caches; None if they are damaged, or do not fit the memory."""
+    """Return the saved caches; None if they are damaged, or do not fit the memory."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
@@ -218,7 +218,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
             cache = model.texts.cache
             if sum(sizes) > cache.limit_bytes:
                 return None
-            # All of them, and one twice while its chunks are joined.
+            # The sum of all caches, and one twice while its chunks are joined.
             needed = sum(sizes) + max(sizes, default=0) + _CHUNK_BYTES
             with cache.ledger.lend("sessions", "caches from a file", needed) as took:
                 took(needed)
@@ -228,7 +228,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return an entry, read in chunks: in one piece, it would be in memory three times."""
+    """Return an entry. Read it in chunks: in one piece, it would be in memory three times."""
     with archive.open(entry) as file:
         return b"".join(iter(lambda: file.read(_CHUNK_BYTES), b""))
 

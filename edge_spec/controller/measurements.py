@@ -1,7 +1,7 @@
 """Records of measurements on this device, kept from run to run: speed-ups of drafts, and what drafters learned.
 
-None of it changes a token, and no choice that the numerics profile names depends on it: drafts that are chosen
-differently are verified all the same.
+None of it changes a token, and no choice that the numerics profile names depends on it: drafts are verified whichever
+drafter is chosen.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ class Measurements:
         self._files = files
 
     def recall(self, candidate: Candidate, learners: Mapping[str, Chooser]) -> None:
-        """Let the learners of a candidate begin with what was kept of them."""
+        """Initialize the learners of a candidate with their stored state."""
         learned = self._entry(candidate, _LEARNED)
         for name, learner in learners.items():
             if name in learned:
-                # A record that is damaged is worth less than one that is missing, and no reason to fail.
+                # A damaged record counts as missing.
                 with suppress(*BAD_RECORD):
                     learner.recall(learned[name])
 
     def keep(self, candidate: Candidate, learners: Mapping[str, Chooser]) -> None:
-        """Keep what the learners of a candidate have learned."""
+        """Store the state of the learners of a candidate."""
         learned = {name: learner.as_json() for name, learner in learners.items() if learner.has_learned}
         if learned:
             content = self._entry(candidate, _LEARNED) | learned
             self._write(candidate, entry=_LEARNED, content=content)
 
     def keep_gain(self, candidate: Candidate, gain: Gain) -> None:
-        """Keep what ``bench`` or ``pair`` has measured of a mode with a candidate's models."""
+        """Store the speed-up that ``bench`` or ``pair`` has measured for a candidate."""
         content = self._entry(candidate, _GAINS) | {gain.mode: vars(gain)}
         self._write(candidate, entry=_GAINS, content=content)
 
     def gain(self, candidate: Candidate) -> Gain | None:
-        """Return the best that drafts of a candidate's models have brought here; None where that was not measured.
+        """Return the best speed-up measured for a candidate's models; None if there is none.
 
         ``bench`` and ``pair`` measure it, in turns with plain decoding. Use alone shows what drafts brought, but not
         what the machine did meanwhile.

@@ -1,4 +1,4 @@
-"""Where speculation pays on this device, by what was measured here.
+"""Decide from measurements where speculation pays on this device.
 
 After SpecMemo (arXiv 2506.01986), which asks for the least memory at which it is faster than plain decoding by a share.
 """
@@ -16,7 +16,7 @@ in the README reach some 5 % to either side."""
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """What a way to draft has brought on this device.
+    """The measured speed-up of a mode on this device.
 
     Attributes:
         speed_up: tokens per second over those of plain decoding.
@@ -35,10 +35,10 @@ class Gain:
 
     @property
     def is_sure(self) -> bool:
-        """Whether drafts have changed the speed for sure; else it may have been that of the machine."""
+        """Whether the interval excludes 1, so that drafts changed the speed."""
         return self.drafted > 0 and not self.low <= 1 <= self.high
 
     @property
     def pays(self) -> bool:
-        """Whether it is worth its memory."""
+        """Whether the mode is worth its memory."""
         return self.is_sure and self.speed_up >= 1 + _LEAST

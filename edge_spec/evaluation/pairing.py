@@ -1,4 +1,4 @@
-"""Which drafter is the best for a model on this device: how often it is right, and what that is worth."""
+"""Find the best drafter for a model on this device, by acceptance and speed-up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Draft = TypeVar("Draft")
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """How a drafter does.
+    """The measured acceptance and speed-up of a drafter.
 
     Attributes:
         acceptance: share of its tokens that the target accepts where it drafts sequences.
@@ -48,7 +48,7 @@ def pairings(
     seed: int = 1,
     remember: bool = True,
 ) -> Iterator[tuple[Draft, Pairing]]:
-    """Try one drafter after the other. The target is open once at any time.
+    """Measure one drafter after the other. The target is open once at any time.
 
     Sequences are written once, to count what is accepted. Then the automatic mode and plain decoding, which is the same
     model with a limit of no drafts, write all prompts in turn.

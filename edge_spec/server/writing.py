@@ -16,7 +16,7 @@ from edge_spec.server.work_queue import Ticket
 __all__ = ["Work"]
 
 _MOST_BEHIND_BYTES = 4 << 20
-"""A client that leaves more than this waiting gets no more."""
+"""The most unread bytes of an answer before its client is given up."""
 
 _STEPS_AT_ONCE = 32
 """Who wants no single pieces gets what so many steps have brought at a time."""
@@ -32,7 +32,7 @@ class Work(AsyncIterator[Batch]):
     """The replies to one request, written in one turn: iterate for the number of a reply and its next events, without
     events where it has ended.
 
-    Writing does not wait for whoever reads: a slow client keeps nobody from the model. One that falls too far behind
+    Writing does not wait for the reader, so a slow client delays no other. One that falls too far behind
     is given up.
 
     Args:
@@ -43,9 +43,9 @@ class Work(AsyncIterator[Batch]):
 
     Attributes:
         kept: the same, for what the reader keeps of it.
-        replies: what is being written; None before it is its turn. They have ended when the iteration has.
+        replies: the replies; None before its turn. They have ended when the iteration has.
         task: ends when the model is free again.
-        given_up: set where the reader has fallen too far behind; what waited for it is gone.
+        given_up: set if the reader has fallen too far behind; its unread batches are dropped.
     """
 
     def __init__(self, ticket: Ticket, start: Callable[[], Replies], kept: Loan, *, in_pieces: bool) -> None:
@@ -65,7 +65,7 @@ class Work(AsyncIterator[Batch]):
 
     @property
     def answers(self) -> Sequence[Reply]:
-        """What has been written, by number; empty before it is its turn."""
+        """The replies by number; empty before its turn."""
         return self.replies.answers if self.replies is not None else ()
 
     async def __anext__(self) -> Batch:
@@ -113,7 +113,7 @@ class Work(AsyncIterator[Batch]):
         self._batches.put_nowait(None)
 
     def stop(self) -> None:
-        """Stop soon; nobody needs to wait for it."""
+        """Request a stop without waiting for it."""
         self._stopped = True
         if self.replies is not None:
             # Its task ends them: ending them here may wait for a step.
@@ -122,7 +122,7 @@ class Work(AsyncIterator[Batch]):
             self.task.cancel()
 
     def close(self) -> None:
-        """Stop, and forget what nobody has read. Safe to call twice."""
+        """Stop, and drop unread batches. Safe to call twice."""
         self.stop()
         self._batches = asyncio.Queue()
         self.kept.end()

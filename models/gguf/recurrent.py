@@ -40,7 +40,7 @@ class Recurrence:
 
 
 def recurrence_of(tensors: Iterable[TensorInfo], n_embd: int, number: Callable[[str, int], int]) -> Recurrence:
-    """Return what the header says of recurrent layers.
+    """Return the recurrent layers that the header describes.
 
     The sizes are those of ``llama_hparams::n_embd_r`` and ``n_embd_s`` in llama.cpp.
 
