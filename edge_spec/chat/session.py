@@ -93,11 +93,12 @@ class ChatSession:
         self._tokenizer = ConversationTokenizer(model, template_options or {})
         self._lock = threading.RLock()
         self._reply: weakref.ref[Reply] | None = None
+        self._sequence: weakref.ref[TextSequence] | None = None
         self._options: dict[str, Any] = {}
         self.set(**{"seed": model.sampler_settings().seed, **options})
         given = [message if isinstance(message, Message) else Message.from_json(message) for message in messages]
         first = [Message(role="system", content=system)] if system is not None else []
-        self._conversation = self._tokenizer.read([*first, *given], self._shown(self._options))
+        self._said = self._tokenizer.read([*first, *given], self._shown(self._options))
 
     def __repr__(self) -> str:
         return f"<ChatSession: {len(self.messages)} messages, {self.n_tokens} tokens>"
@@ -314,6 +315,18 @@ class ChatSession:
         if caches is not None:
             self._model.texts.suspend(self, caches)
 
+    @property
+    def _conversation(self) -> Conversation:
+        """What has been said, with what was written of an answer that nobody refers to any more."""
+        sequence = self._sequence() if self._sequence is not None else None
+        if sequence is not None and not sequence.is_recorded and self._last_reply() is None:
+            self._model.texts.settle()
+        return self._said
+
+    @_conversation.setter
+    def _conversation(self, conversation: Conversation) -> None:
+        self._said = conversation
+
     def _last_reply(self) -> Reply | None:
         return self._reply() if self._reply is not None else None
 
@@ -356,7 +369,7 @@ class ChatSession:
             on_progress=self.on_progress,
         )
         self._conversation = asked
-        self._reply = weakref.ref(reply)
+        self._reply, self._sequence = weakref.ref(reply), weakref.ref(reply.sequence)
         return reply
 
 

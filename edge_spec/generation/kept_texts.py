@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Literal, TypeAlias
 
-from edge_spec.errors import BudgetExceeded, EdgeSpecError, PoolFull, StateError
+from edge_spec.errors import BudgetExceeded, Closed, EdgeSpecError, PoolFull, StateError, UnfinishedReply
 from edge_spec.generation.session_cache import SessionCache, SuspendedCaches
 from edge_spec.generation.worker import Worker
 from edge_spec.speculation.language_model import LanguageModel
@@ -40,7 +40,7 @@ class KeptTexts:
 
     A text that nobody writes stays in its cells until others need them; then the one that was used least recently is
     suspended: copied into the session cache, from which it is resumed. An engine that holds one text suspends it
-    whenever another one comes. Everything but ``copied``, ``suspend`` and ``release`` is for the
+    whenever another one comes. Everything but ``copied``, ``settle``, ``suspend`` and ``release`` is for the
     worker, or for whoever has paused it.
 
     Attributes:
@@ -376,6 +376,11 @@ class KeptTexts:
                 if text is not None:
                     caches = self._with_drafters(owner, copies.enter_context(self.cache.suspended(text)))
             yield caches
+
+    def settle(self) -> None:
+        """Wait until replies that nobody refers to any more have ended."""
+        with suppress(Closed, UnfinishedReply), self._worker.pause():
+            pass
 
     def suspend(self, owner: object, caches: SuspendedCaches) -> None:
         """Keep the caches of a text that come from a file, until it is written on. Pauses the worker."""
