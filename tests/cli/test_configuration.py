@@ -120,6 +120,7 @@ ARGUMENTS = {
     "quantize": ["demo", "out.gguf", "--type", "Q4_0"],
     "cache list": [],
     "cache clear": [],
+    "cache verify": [],
     "drafter make": ["demo", "--texts", ".", "--out", "."],
     "drafter pack": ["demo", "--texts", ".", "--out", "out.npz"],
     "drafter export": ["head.gguf", "--llama-cpp", "out.gguf"],
