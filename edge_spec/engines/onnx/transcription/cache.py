@@ -128,7 +128,7 @@ def transcribe(
     found = read_transcription(folder)
     if found is not None and _is_of(folder, file):
         return replace(found, table=per_layer_table(file))
-    damaged = found is None and os.path.isdir(folder)
+    damaged = found is None and existing(folder) == folder
     network = read_network(file, read_header(file.path))
     total = stored_bytes(file, network)
     try:
