@@ -2,12 +2,15 @@
 
     python benchmarks/several_programs.py [MODEL] [--threads 2] [--programs 1,2,3] [--seconds 4] [--rounds 3]
     python benchmarks/several_programs.py [MODEL] --engines llama --set GOMP_SPINCOUNT=20000 --set KMP_BLOCKTIME=200
+    python benchmarks/several_programs.py smollm2 --engines llama --programs 1 --rounds 15 --set GOMP_SPINCOUNT=300000
 
 All programs load first, wait for one another, and write plainly for so many seconds. Printed for each engine and number
 of programs are the median of all programs and rounds, the slowest program, and how many times its fair share the median
 is: what a program alone takes, times the programs for which there are not enough cores. With ``--set`` the same is
 measured once more for each of these settings of the environment; the numbers of programs and the settings take turns
-in every round. With ``--max 2.5`` the exit status is 1 if a median takes more than so many fair shares.
+in every round. Behind it stands how many times as long a token takes with the setting, the median of the rounds and its
+95 % interval: the last command (GNU's default) shows what edge-spec's own setting costs a program alone, nothing if
+the interval includes 1. With ``--max 2.5`` the exit status is 1 if a median takes more than so many fair shares.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from statistics import median
 from time import perf_counter
 
 import edge_spec
+from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.memory.device import cores
 
 _ENGINES = ("onnx", "llama")
@@ -69,6 +73,14 @@ def together(command: list[str], n_programs: int, setting: str) -> list[float]:
             each.kill()
 
 
+def times_as_long(spent: list[float], without: list[float], n: int) -> str:
+    """Return how many times as long a token takes as without a setting, by rounds of so many programs."""
+    rounds = [[median(each[at : at + n]) for at in range(0, len(each), n)] for each in (spent, without)]
+    ratios = [[taken / usual] for taken, usual in zip(*rounds, strict=True)]
+    low, high = interval_of_median(ratios)
+    return f"  {median(ratio for (ratio,) in ratios):.3f} times ({low:.3f} to {high:.3f})"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="demo")
@@ -103,7 +115,8 @@ def main() -> int:
                 share = max(1.0, n * asked.threads / cores()[1]) * median(found[setting, min(numbers)])
                 worst = max(worst, median(spent) / share)
                 values = f"{median(spent):9.2f} {max(spent):9.2f} {median(spent) / share:11.2f}"
-                print(f"{engine:6} {setting:28} {n:8} {values}", flush=True)
+                times = times_as_long(found[setting, n], found["", n], n) if setting else ""
+                print(f"{engine:6} {setting:28} {n:8} {values}{times}", flush=True)
     return int(asked.max is not None and worst > asked.max)
 
 

@@ -11,7 +11,7 @@ from edge_spec.cli.folders import cache_folder, folder_options, models_in
 from edge_spec.cli.help import Verb, list_verbs, option
 from edge_spec.cli.output import print_json, print_table
 from edge_spec.cli.printing import echo
-from edge_spec.library.storage import Kept, clear, kept_in
+from edge_spec.library.storage import Kept, clear, kept_in, verified_in
 from edge_spec.memory import format_size
 
 __all__ = ["command"]
@@ -78,6 +78,25 @@ def clear_cache(what: str, cache_dir: str | None, model_dir: str | None) -> int:
                 echo(f"edge-spec: note: {each.name} is being fetched, and stays", err=True)
     echo(f"{format_size(freed)} freed in {cache_folder(cache_dir)} and {models_in(model_dir)}")
     return 0
+
+
+@command.command("verify", cls=Verb)
+@folder_options
+def verify(cache_dir: str | None, model_dir: str | None) -> int:
+    """Read all transcriptions and remove damaged ones.
+
+    They are made again when they are needed. Whatever a program has written to them is noticed when a model is loaded;
+    this finds what the disk has done, too.
+    """
+    n_whole = n_damaged = 0
+    for each, is_whole in verified_in(cache_folder(cache_dir)):
+        n_whole += is_whole
+        if not is_whole:
+            n_damaged += 1
+            clear(each)
+            echo(f"{each.path} (of {each.name or 'a model'}) was damaged, and is removed")
+    echo(f"{n_whole + n_damaged} read, {n_damaged} of them damaged")
+    return 1 if n_damaged else 0
 
 
 def _kept(cache_dir: str | None, model_dir: str | None) -> list[Kept]:

@@ -13,13 +13,14 @@ import click
 from platformdirs import user_data_path
 
 from edge_spec.chat import ChatSession
+from edge_spec.chat.saving import read_record
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, model_options, speculation_option
 from edge_spec.cli.output import print_summary, what_drafts
 from edge_spec.cli.prompts import argument_text
 from edge_spec.cli.reply_options import reply_arguments, reply_options, sampler_options
-from edge_spec.cli.terminal.autosave import Autosave, last_conversation
+from edge_spec.cli.terminal.autosave import Autosave, conversations_in
 from edge_spec.cli.terminal.conversation import Conversation, Reader
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 from edge_spec.cli.terminal.display import THOUGHTS, Display, PlainDisplay
@@ -27,7 +28,7 @@ from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.status import came_back
 from edge_spec.cli.wording import in_options
 from edge_spec.engines.registry import why_none
-from edge_spec.errors import NoChatTemplate
+from edge_spec.errors import EdgeSpecError, NoChatTemplate, StateError
 from edge_spec.generation.reply import Reply
 from edge_spec.loading import load
 from edge_spec.model import TextModel
@@ -36,6 +37,9 @@ from edge_spec.models import inspect, resolve
 __all__ = ["begin", "command"]
 
 _CONVERSATION = "Conversation"
+
+_MOST_NAMED = 3
+"""How many conversations a message names."""
 
 
 @click.command("chat", cls=Verb)
@@ -151,20 +155,38 @@ def begin(
     way_out = "/save FILE tries another file" if sys.stdin.isatty() else ""
     autosave = Autosave(named, folder=folder, on_notice=display.notice, way_out=way_out)
     system = argument_text(values["system"], "--system") if values["system"] is not None else None
-    last = last_conversation(data) if data is not None else None
-    path = named if named is not None and named.exists() else last if values["resume"] else None
+    earlier = conversations_in(data) if data is not None else []
+    path = named if named is not None and named.exists() else None
+    if path is None and values["resume"]:
+        path, *earlier = earlier or [None]
     if path is None:
         if values["resume"]:
             display.notice("there is no last conversation; this is a new one")
-        elif last is not None and named is None:
+        elif earlier and named is None:
             display.notice("--resume continues the last conversation")
         return model.chat(system, **options), autosave
-    session = autosave.load(model, path, here=True)
+    try:
+        session = autosave.load(model, path, here=True)
+    except (OSError, EdgeSpecError) as error:
+        others = [str(each) for each in earlier if values["resume"] and _can_be_read(each, model)]
+        if not others:
+            raise
+        failure = error.message if isinstance(error, EdgeSpecError) else f"{path}: {error.strerror or error}"
+        others[_MOST_NAMED:] = ["..."] if others[_MOST_NAMED:] else []
+        raise StateError(failure, hint=f"continue another one with --session: {', '.join(others)}") from None
     session.set(**options)
     if system is not None and system != session.system:
         session.set_system(system)
     display.notice(came_back(session, path))
     return session, autosave
+
+
+def _can_be_read(path: Path, model: TextModel) -> bool:
+    try:
+        read_record(path, model)
+    except (OSError, EdgeSpecError):
+        return False
+    return True
 
 
 def _greeting(model: TextModel) -> list[str]:

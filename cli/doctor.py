@@ -16,8 +16,11 @@ __all__ = ["command"]
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(as_json: bool) -> int:
     """Show this computer, what limits memory on it, and the libraries that edge-spec computes with."""
+    from edge_spec.engines.registry import engines
+
     device, hardware, bounds = probe(), describe(), limits()
     libraries = _libraries()
+    architectures = {each.title: each.architectures for each in engines() if each.architectures}
     if as_json:
         found = {
             "device": vars(device),
@@ -25,11 +28,14 @@ def command(as_json: bool) -> int:
             "limits": [{"name": name, **vars(limit)} for name, limit in bounds],
             "process": vars(usage()),
             "libraries": libraries,
+            "architectures": architectures,
         }
         print_json(found)
         return 0
     for name, said in (*_of_hardware(hardware), *_of_memory(device, bounds, hardware), *libraries.items()):
         echo(f"{name:<24} {said}")
+    for title, names in architectures.items():
+        echo(f"\n{title} runs GGUFs of the architectures {', '.join(names)}.")
     return 0
 
 

@@ -89,12 +89,13 @@ class EdgeSpecModel(llm.Model):
         self, prompt: llm.Prompt, stream: bool, response: llm.Response, conversation: llm.Conversation | None
     ) -> Iterator[Any]:
         """Answer a prompt that continues a conversation."""
+        messages = _messages(prompt, conversation)
+        if not messages:
+            raise llm.ModelError("the prompt is empty; ask something")
         asked = prompt.options.model_dump(exclude_none=True)
         tools = [_declared(tool) for tool in prompt.tools if isinstance(tool, llm.Tool)]
         try:
-            reply = self._model.generate(
-                _messages(prompt, conversation), json_schema=prompt.schema, tools=tools, reuse=True, **asked
-            )
+            reply = self._model.generate(messages, json_schema=prompt.schema, tools=tools, reuse=True, **asked)
             with reply:
                 for is_thought, text in reply.parts():
                     if not is_thought:

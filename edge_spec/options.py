@@ -94,14 +94,17 @@ class Option:
             return "" if isinstance(value, bool) else "True or False"
         is_whole = self.kind is int
         if not has_kind(value, Integral if is_whole else Real) or not (is_whole or is_finite(value)):
-            return "a whole number" if is_whole else "a finite number"
-        if self.above < value <= self.at_most and value >= self.at_least:
-            return ""
+            return f"a {'whole' if is_whole else 'finite'} number{self._range and ' '}{self._range}"
+        return "" if self.above < value <= self.at_most and value >= self.at_least else self._range
+
+    @property
+    def _range(self) -> str:
+        """The numbers that it can be, in words; empty if all."""
         if self.above > -math.inf:
             return f"above {self.above:g} and at most {self.at_most:g}"
-        return (
-            f"{self.at_least:g} or more" if self.at_most == math.inf else f"from {self.at_least:g} to {self.at_most:g}"
-        )
+        if self.at_most < math.inf:
+            return f"from {self.at_least:g} to {self.at_most:g}"
+        return f"{self.at_least:g} or more" if self.at_least > -math.inf else ""
 
 
 def python_option(help: str, **more: Any) -> Option:
@@ -219,7 +222,7 @@ _UNLIMITED = (1 << 31) - 1
 """Limits from here on only keep numbers within C's range; help texts omit them."""
 
 
-def require_whole(name: str, value: Any, least: int, most: int) -> None:
+def require_whole(name: str, value: Any, least: int, most: int, *, hint: str = "") -> None:
     """Refuse anything but a whole number from ``least`` to ``most``.
 
     Raises:
@@ -228,7 +231,7 @@ def require_whole(name: str, value: Any, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         is_too_large = isinstance(value, int) and value > most
         wanted = f"from {least} to {most:,}" if most < _UNLIMITED or is_too_large else f"{least} or more"
-        raise SettingsError(f"is {written(value)} and must be a whole number {wanted}", argument=name)
+        raise SettingsError(f"is {written(value)} and must be a whole number {wanted}", argument=name, hint=hint)
 
 
 def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:

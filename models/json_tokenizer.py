@@ -28,6 +28,9 @@ _FIRST = "a \U0010fffd"
 _MOST_GROWTH = 64
 """The most letters that decoding may make of each letter of a token."""
 
+_LONG_TEXT = 1 << 11
+"""Letters from which on a text may take long."""
+
 _OWN_BYTES = 3 << 20
 """Bytes that the library takes for the first text: patterns, and cached words."""
 
@@ -149,7 +152,12 @@ class JsonTokenizer(KnownTokens):
         with self._encoding:
             self._tokenizer.encode_special_tokens = not controls
             try:
-                return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
+                if len(text) < _LONG_TEXT:
+                    return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
+                # Patterns of some published tokenizers take the square of a run of letters or digits. Only for several
+                # texts does the library let other threads go on meanwhile.
+                (found,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special)
+                return list(found.ids)
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt | SystemExit):
                     raise

@@ -15,7 +15,7 @@ from edge_spec.cli.wording import in_options
 from edge_spec.errors import EdgeSpecError
 from edge_spec.models.beside import numbered
 
-__all__ = ["Autosave", "last_conversation"]
+__all__ = ["Autosave", "conversations_in"]
 
 
 class Autosave:
@@ -172,14 +172,14 @@ class Autosave:
         return chain([(first, self._seen)], ((path, None) for path in _names_beside(first)))
 
 
-def last_conversation(data: Path) -> Path | None:
-    """Return the last saved conversation without a name; None if there is none.
+def conversations_in(data: Path) -> list[Path]:
+    """Return the conversations without a name, the one that was written last first.
 
     Args:
         data: the folder that holds ``conversations``; version 0.1 kept the last one there itself.
     """
     found = [*(data / "conversations").glob("*.chat"), data / "last.chat"]
-    return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime_ns, default=None)
+    return sorted((path for path in found if path.is_file()), key=lambda path: -path.stat().st_mtime_ns)
 
 
 def _names_beside(path: Path) -> Iterable[Path]:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
-from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, StateError
+from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, Sentence, StateError
 from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json, require_regular
 from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.models.beside import beside
@@ -145,14 +145,24 @@ def restore(
     try:
         messages = [Message.from_json(message) for message in record["messages"]]
         options = dict(record["options"])
-        if "logit_bias" in options:
-            options["logit_bias"] = {int(token): bias for token, bias in options["logit_bias"].items()}
+        saved = record["profile"]
+        of_another = saved.get("file") != dict(model.profile.facts).get("file")
+        biases = options.pop("logit_bias", {})
+        if biases and not of_another:
+            options["logit_bias"] = {int(token): bias for token, bias in biases.items()}
         session = kind(
             model, messages=messages, on_notice=on_notice, template_options=record["template_options"], **options
         )
-        saved = record["profile"]
-        if saved.get("file") != dict(model.profile.facts).get("file"):
-            on_notice(f"{path} was saved with another model; {_READ_AGAIN}")
+        if of_another:
+            # Its numbers of tokens mean others here.
+            again = "{again} without its {logit_bias}" if biases else "{again}"
+            on_notice(
+                Sentence(
+                    f"{{path}} was saved with another model; {again}, and a save replaces what that model had read",
+                    path=os.fspath(path),
+                    again=_READ_AGAIN,
+                )
+            )
             return session
         caches, departs = None, False
         if saved["name"] != model.profile.name:

@@ -213,4 +213,4 @@ def require_n_ctx(name: str, n_ctx: object) -> None:
     Raises:
         SettingsError: it is not a whole number, or too small.
     """
-    require_whole(name, n_ctx, 2, (1 << 31) - 1)
+    require_whole(name, n_ctx, 2, (1 << 31) - 1, hint="leave it out for what the model and the memory allow")

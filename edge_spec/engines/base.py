@@ -392,3 +392,7 @@ class Engine(ABC):
     def kept_files(self, cache_dir: Path) -> Iterator[tuple[str, Path]]:
         """Return what it keeps in the cache folder for later loads: names of models, and a file or folder for each."""
         return iter(())
+
+    def verified_files(self, cache_dir: Path) -> Iterator[tuple[str, Path, bool]]:
+        """Read all of what this version would use of ``kept_files``, and return with each whether it is whole."""
+        return iter(())

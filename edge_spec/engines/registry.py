@@ -111,8 +111,10 @@ def require_installed(asked: Engine) -> None:
     why = asked.why_not_installed()
     if why is None:
         return
-    known = [", ".join(each.architectures) for each in engines() if each.architectures and each is not asked]
-    without = f"; without it edge-spec runs GGUFs of the architectures {', '.join(known)}" if known else ""
+    known = sum(len(each.architectures) for each in engines() if each is not asked)
+    without = (
+        f"; without it edge-spec runs GGUFs of {known} architectures (`edge-spec doctor` lists them)" if known else ""
+    )
     raise EdgeSpecError(f"{why}{without}", hint=f"run: {asked.how_to_install()}")
 
 

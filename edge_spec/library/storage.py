@@ -14,7 +14,7 @@ from edge_spec.foreign import read_regular
 from edge_spec.library.partial import held_elsewhere, interrupted
 from edge_spec.models.beside import beside
 
-__all__ = ["Kept", "clear", "kept_in", "size_of"]
+__all__ = ["Kept", "clear", "kept_in", "size_of", "verified_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,17 @@ def kept_in(cache_dir: Path, data_dir: Path, models: Path) -> Iterator[Kept]:
         yield _kept("drafter", _target_of(drafter), drafter, is_cache=False)
     if (data_dir / "conversations").is_dir():
         yield _kept("conversations", "", data_dir / "conversations", is_cache=False)
+
+
+def verified_in(cache_dir: Path) -> Iterator[tuple[Kept, bool]]:
+    """Read what engines keep of models for later loads, and yield each with whether it is as it was written.
+
+    Args:
+        cache_dir: as of ``load``.
+    """
+    for engine in engines():
+        for name, path, is_whole in engine.verified_files(cache_dir):
+            yield _kept("transcription", name, path, is_cache=True), is_whole
 
 
 def clear(kept: Kept) -> bool:

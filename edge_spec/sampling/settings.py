@@ -150,11 +150,13 @@ class SamplerSettings:
         require("dry_breakers", isinstance(self.dry_breakers, list | tuple), wanted)
         require("dry_breakers", all(isinstance(x, str) and x for x in self.dry_breakers), wanted)
         object.__setattr__(self, "dry_breakers", tuple(self.dry_breakers))
-        wanted = "a map from token ids to numbers from -1e+09 to 1e+09 or -inf"
-        require("logit_bias", isinstance(self.logit_bias, Mapping), wanted)
+        require("logit_bias", isinstance(self.logit_bias, Mapping), "a map from token ids to biases")
         for token, bias in self.logit_bias.items():
-            require("logit_bias", has_kind(token, Integral) and 0 <= token < 1 << 31, wanted)
-            require("logit_bias", has_kind(bias, Real) and (bias == -math.inf or abs(bias) <= _LARGEST), wanted)
+            if not has_kind(token, Integral) or not 0 <= token < 1 << 31:
+                raise SettingsError(f"is for {written(token)} and must be for token ids", argument="logit_bias")
+            if not has_kind(bias, Real) or not (bias == -math.inf or abs(bias) <= _LARGEST):
+                wanted = f"from {-_LARGEST:g} to {_LARGEST:g}, or -inf to forbid the token"
+                raise SettingsError(f"is {written(bias)} for token {token} and must be {wanted}", argument="logit_bias")
         biases = {own_number(token): own_number(bias) for token, bias in self.logit_bias.items()}
         object.__setattr__(self, "logit_bias", MappingProxyType(biases))
 

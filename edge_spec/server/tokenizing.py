@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from edge_spec.errors import PromptError
 from edge_spec.model import TextModel
-from edge_spec.server.errors import bad_value
+from edge_spec.server.errors import api_error, bad_value
 from edge_spec.server.fields import EACH, Fields, parse
 
 __all__ = ["detokenized", "tokenized"]
@@ -30,19 +31,25 @@ def tokenized(model: TextModel, body: dict[str, Any]) -> dict[str, Any]:
     """Return the token ids of a text.
 
     Raises:
-        ApiError: a field is wrong, or the text is too long. PromptError: it is no text.
+        ApiError: a field is wrong, or the text is too long or no text.
     """
     asked = parse(TextFields, body)
     if len(asked.content) > _MOST:
         raise bad_value("content", f"it has {len(asked.content)} characters, and at most {_MOST} are taken; cut it")
-    prompts = model.prompts
-    return {"tokens": prompts.tokenize(asked.content, add_special=asked.add_special, controls=asked.parse_special)}
+    special, controls = asked.add_special, asked.parse_special
+    try:
+        return {"tokens": model.prompts.tokenize(asked.content, add_special=special, controls=controls)}
+    except PromptError as error:
+        raise api_error(error, "content") from None
 
 
 def detokenized(model: TextModel, body: dict[str, Any]) -> dict[str, Any]:
     """Return the text of token ids.
 
     Raises:
-        ApiError: a field is wrong, or there are too many. PromptError: one is not in the vocabulary.
+        ApiError: a field is wrong, there are too many, or one is not in the vocabulary.
     """
-    return {"content": model.prompts.detokenize(parse(TokenFields, body).tokens)}
+    try:
+        return {"content": model.prompts.detokenize(parse(TokenFields, body).tokens)}
+    except PromptError as error:
+        raise api_error(error, "tokens") from None

@@ -48,7 +48,8 @@ class WorkQueue:
             seconds = min(_MAX_RETRY_S, max(1, round(self._mean_s * self.n_waiting / self._at_once)))
             raise ApiError(
                 429,
-                f"{self.n_waiting} requests are waiting already; ask again in {seconds} s",
+                f"the queue is full ({self.n_waiting} waiting, {self.n_answered} being answered); "
+                f"ask again in {seconds} s",
                 kind="rate_limit_error",
                 code="queue_full",
                 headers={"Retry-After": str(seconds)},

@@ -140,7 +140,7 @@ def _parse(cursor: Cursor) -> GGUFHeader:
     if cursor.file_bytes < 4 or cursor.take(4) != b"GGUF":
         what = "is empty" if cursor.file_bytes == 0 else "is not a GGUF file"
         damaged_file = "it may be damaged or only half downloaded; get it again"
-        other_file = "models for llama.cpp are files that end in .gguf"
+        other_file = "give a file that ends in .gguf, or the folder of an ONNX model"
         raise NotAModel(f"{path} {what}", hint=damaged_file if path.suffix.lower() == ".gguf" else other_file)
     version = cursor.integer("I")
     if version not in _VERSIONS:

@@ -41,6 +41,7 @@ _VERBS: dict[str, tuple[str, ...]] = {
     "list --json": ("list", "--json"),
     "cache list": ("cache", "list"),
     "cache clear": ("cache", "clear"),
+    "cache verify": ("cache", "verify"),
     "config": ("config",),
     "config --json": ("config", "--json"),
     "doctor": ("doctor",),

@@ -13,10 +13,12 @@ import pytest
 from chat_world import chat_model, chat_table
 from conversations import ASKED, converse
 
+import edge_spec
 from edge_spec import TextModel
 from edge_spec.chat import ChatSession
 from edge_spec.chat.saving import to_json, to_markdown
 from edge_spec.errors import StateError
+from edge_spec.models import resolve_family
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
@@ -126,6 +128,26 @@ def test_another_model_or_profile_reads_the_text_again(load: Callable[..., TextM
     notices = []
     with pytest.raises(StateError):
         ChatSession.load(chat_model(chat_table(), n_ctx=500), tmp_path / "a", on_notice=notices.append)
+
+
+def test_a_conversation_goes_on_with_another_model_and_loses_no_message(
+    load: Callable[..., TextModel], tmp_path: Path
+) -> None:
+    session = saved(load(), tmp_path / "a")
+    notices: list[str] = []
+    with edge_spec.load(resolve_family("demo").draft or "", speculation="off", engine="llama", n_ctx=256) as other:
+        again = ChatSession.load(other, tmp_path / "a", on_notice=notices.append)
+        assert again.messages == session.messages
+        # Its numbers of tokens are those of a vocabulary that this model may not have.
+        assert {**again.options, "logit_bias": session.options["logit_bias"]} == session.options
+        assert not again.options.get("logit_bias")
+        again.send("Go on.").read()
+        again.save(tmp_path / "a")
+    (notice,) = notices
+    assert "another model" in notice and "without its `logit_bias`" in notice and "a save replaces" in notice
+    once_more = ChatSession.load(load(), tmp_path / "a", on_notice=notices.append)
+    assert once_more.messages == again.messages
+    assert len(notices) == 2 and "logit_bias" not in notices[1]
 
 
 def test_a_file_that_is_no_conversation_is_never_replaced(load: Callable[..., TextModel], tmp_path: Path) -> None:

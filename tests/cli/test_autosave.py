@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +18,11 @@ import edge_spec
 from edge_spec.chat import ChatSession
 from edge_spec.chat.exclusive import exclusive
 from edge_spec.cli.chat import begin
-from edge_spec.cli.terminal.autosave import Autosave, last_conversation
+from edge_spec.cli.terminal.autosave import Autosave, conversations_in
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.conversation_loop import ConversationLoop
 from edge_spec.cli.terminal.display import PlainDisplay
+from edge_spec.errors import StateError
 from edge_spec.model import TextModel
 from edge_spec.models.beside import beside
 
@@ -102,7 +104,7 @@ def test_every_conversation_without_a_name_is_kept(play: Play, tmp_path: Path) -
     assert sorted(folder.iterdir()) == sorted(path for path in (first.path, second.path) if path is not None)
     for before in (first, second):
         assert play(f"/load {before.path}").contents == before.contents
-    assert last_conversation(tmp_path) == second.path
+    assert conversations_in(tmp_path)[0] == second.path
 
 
 def test_a_conversation_continues_where_nothing_can_be_saved(play: Play, tmp_path: Path) -> None:
@@ -370,8 +372,30 @@ for _ in range(200):
 
 
 def test_conversations_of_older_versions_are_resumed(play: Play, tmp_path: Path) -> None:
-    assert last_conversation(tmp_path) is None
+    assert conversations_in(tmp_path) == []
     old = tmp_path / "last.chat"
     play("Hello", f"/save {old}")
-    assert last_conversation(tmp_path) == old
-    assert play("More", folder=tmp_path / "conversations").path == last_conversation(tmp_path)
+    assert conversations_in(tmp_path) == [old]
+    newer = play("More", folder=tmp_path / "conversations").path
+    assert conversations_in(tmp_path) == [newer, old]
+
+
+def test_other_conversations_are_named_where_the_last_one_is_damaged(model: TextModel, tmp_path: Path) -> None:
+    conversations = tmp_path / "conversations"
+    conversations.mkdir()
+    for age, name in enumerate(("new", "ill", "older", "old", "oldest", "first")):
+        path = conversations / f"{name}.chat"
+        Talker(model, [], path).say(name)
+        if name in ("new", "ill"):
+            path.write_bytes(path.read_bytes()[:-40])
+        os.utime(path, (1e9 - age, 1e9 - age))
+    values = {"session": None, "system": None, "resume": True}
+    display = PlainDisplay(io.StringIO(), io.StringIO())
+    with pytest.raises(StateError, match=r"new\.chat is damaged") as refused:
+        begin(model, values, {}, tmp_path, display)
+    named = ", ".join(str(conversations / f"{name}.chat") for name in ("older", "old", "oldest"))
+    assert refused.value.hint == f"continue another one with --session: {named}, ..."
+    for name in ("older", "old", "oldest", "first"):
+        (conversations / f"{name}.chat").unlink()
+    with pytest.raises(StateError, match="load another file"):
+        begin(model, values, {}, tmp_path, display)

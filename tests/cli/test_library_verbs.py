@@ -11,6 +11,8 @@ import pytest
 from gguf_files import write_gguf
 
 from edge_spec.cli import main
+from edge_spec.engines.onnx.transcription.cache import transcribe
+from edge_spec.engines.onnx.transcription.cache_folder import record_whole
 from edge_spec.models import inspect, resolve_family
 
 
@@ -77,6 +79,29 @@ def test_info_in_json_and_in_words_agree(said: Callable[..., str]) -> None:
     for drafter in facts["drafters"]:
         assert drafter["path"] in text
     assert f"{facts['trained_context']:,} tokens" in text
+
+
+def test_what_a_disk_has_damaged_is_found_and_removed(
+    said: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = ["--cache-dir", str(tmp_path / "cache")]
+    folders = [
+        transcribe(inspect(write_gguf(tmp_path / f"{name}.gguf", seed=seed)), tmp_path / "cache" / "onnx").folder
+        for seed, name in enumerate(("sound", "ill"))
+    ]
+    assert said("cache", "verify", *cache) == "2 read, 0 of them damaged\n"
+    weights = folders[1] / "weights.bin"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 3] ^= 1
+    weights.write_bytes(data)
+    record_whole(weights)  # a disk changes no times
+    with pytest.raises(SystemExit) as left:
+        main(["cache", "verify", *cache])
+    assert left.value.code == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{folders[1]} (of ill.gguf) was damaged, and is removed", "2 read, 1 of them damaged"]
+    assert [folder.exists() for folder in folders] == [True, False]
+    assert said("cache", "verify", *cache) == "1 read, 0 of them damaged\n"
 
 
 def test_the_cache_is_listed_and_cleared_and_the_rest_stays(said: Callable[..., str], tmp_path: Path) -> None:

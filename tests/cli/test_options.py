@@ -116,7 +116,9 @@ def test_without_arguments_it_prints_its_help(capsys: pytest.CaptureFixture[str]
         assert re.search(rf"^  {verb} ", said.out, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("verb", "below"), [("cache", ["clear", "list"]), ("drafter", ["export", "make", "pack"])])
+@pytest.mark.parametrize(
+    ("verb", "below"), [("cache", ["clear", "list", "verify"]), ("drafter", ["export", "make", "pack"])]
+)
 def test_a_verb_of_verbs_alone_lists_them(verb: str, below: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main([verb])

@@ -97,11 +97,12 @@ def test_a_change_of_any_part_makes_another_transcription(tmp_path: Path) -> Non
     parts = split_gguf(write_gguf(tmp_path / "whole.gguf"), tmp_path, 3)
     folder = transcribe(inspect(parts[0]), tmp_path / "cache").folder
     begun: list[str] = []
-    assert transcribe(inspect(parts[0]), tmp_path / "cache", on_start=lambda: begun.append("again")).folder == folder
+    again = transcribe(inspect(parts[0]), tmp_path / "cache", on_start=lambda damaged: begun.append("again"))
+    assert again.folder == folder
     assert not begun
     for part in parts:
         data = bytearray(part.read_bytes())
         data[-20] ^= 1
         part.write_bytes(data)
-        transcribe(inspect(parts[0]), tmp_path / "cache", on_start=lambda: begun.append("changed"))
+        transcribe(inspect(parts[0]), tmp_path / "cache", on_start=lambda damaged: begun.append("changed"))
     assert begun == ["changed"] * 3

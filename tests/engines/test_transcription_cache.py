@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +44,7 @@ def test_a_transcription_is_made_once(gguf: Path, tmp_path: Path) -> None:
         source = transcribe(
             inspect(gguf),
             tmp_path / "cache",
-            on_start=lambda: made.append(1),
+            on_start=lambda damaged: made.append(1),
             progress=lambda done, total: progress.append((done, total)),
         )
     assert made == [1]
@@ -75,7 +76,7 @@ def test_a_copy_of_a_model_shares_its_transcription(gguf: Path, tmp_path: Path) 
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(gguf.read_bytes())
     for path in (gguf, copy, gguf, copy):
-        transcribe(inspect(path), tmp_path / "cache", on_start=lambda: made.append(1))
+        transcribe(inspect(path), tmp_path / "cache", on_start=lambda damaged: made.append(1))
     assert made == [1]
 
 
@@ -104,8 +105,55 @@ def test_a_damaged_cache_is_rebuilt(gguf: Path, tmp_path: Path, name: str, harm:
     again = transcribe(inspect(gguf), tmp_path / "cache")
     assert again.folder == source.folder
     assert (again.folder / name).read_bytes() == whole
-    assert len(list(again.folder.iterdir())) == 5
+    assert len(list(again.folder.iterdir())) == 6
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [source.folder.name]
+
+
+def _damage_between_samples(weights: Path) -> None:
+    """Change a byte and nothing that programs can see of the file but for the time that the system sets itself."""
+    found = weights.stat()
+    with weights.open("r+b") as file:
+        file.seek(found.st_size // 3)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(weights, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system tells no time of a change there")
+@needs_kernels
+def test_weights_of_the_right_size_and_time_are_made_again_and_told_once(gguf: Path, tmp_path: Path) -> None:
+    texts, told = [], []
+    for _ in range(3):
+        sentences: list[str] = []
+        with load(
+            gguf, engine="onnx", n_threads=1, n_ctx=64, cache_dir=tmp_path, speculation="off", on_wait=sentences.append
+        ) as model:
+            texts.append(model.generate("Hello", max_tokens=8, seed=1, raw=True, ignore_eos=True).read())
+        told.append([each for each in sentences if "damaged" in each])
+        [weights] = (tmp_path / "onnx").glob("*/weights.bin")
+        whole = weights.read_bytes()
+        if len(told) == 1:
+            _damage_between_samples(weights)
+            assert weights.read_bytes() != whole
+    assert texts[0] == texts[1] == texts[2]
+    assert [len(each) for each in told] == [0, 1, 0]
+    assert "model.gguf" in told[1][0]
+
+
+def test_weights_are_read_again_only_after_something_has_changed_their_file(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = transcribe(inspect(gguf), tmp_path / "cache").folder
+    computed: list[int] = []
+    checksum = zlib.crc32
+    monkeypatch.setattr(zlib, "crc32", lambda data, value=0: computed.append(len(data)) or checksum(data, value))
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(folder, moved)
+    for place, n_read in ((folder, 0), (moved, 1), (moved, 0)):
+        computed.clear()
+        assert read_transcription(place) is not None
+        assert sum(computed) == n_read * (folder / "weights.bin").stat().st_size
 
 
 def test_a_cache_of_another_version_is_rebuilt(gguf: Path, tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ SCHEMAS: dict[str, Any] = {
     "long array": {"type": "array", "minItems": 100_000},
     "deep arrays": json.loads('{"items":' * 100 + "{}" + "}" * 100),
     "repeated pattern": {"type": "string", "pattern": "^(((a{1,1000}){1,1000}){1,1000})$"},
+    "pattern of a square": {"type": "string", "pattern": r"^\w*\w*!$"},
+    "pattern of a power": {"type": "string", "pattern": "^" + "(.*)" * 9 + "(a|b|ab)*c$"},
     "pattern with states without end": {"type": "string", "pattern": "^(a|b)*a(a|b){40}c$"},
 }
 REFUSED: dict[str, tuple[Any, str]] = {

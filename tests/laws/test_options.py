@@ -92,7 +92,7 @@ def test_help_shows_every_option_with_default_and_text(function: Any, options: M
     ("given", "said"),
     [
         ({"max_tokens": 0}, "max_tokens is 0 and must be 1 or more"),
-        ({"max_tokens": 1.5}, "max_tokens is 1.5 and must be a whole number"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5 and must be a whole number 1 or more"),
         ({"logprobs": 1001}, "logprobs is 1001 and must be from 0 to 1000"),
         ({"ignore_eos": "yes"}, "ignore_eos is 'yes' and must be True or False"),
         ({"raw": None}, "raw is None and must be True or False"),
@@ -120,7 +120,10 @@ def test_what_cannot_be_asked_of_any_model_is_refused_with_its_name(given: dict[
     ("given", "said"),
     [
         ({"memory": "banana"}, "memory is 'banana', which is not a valid size; write 2GiB, 512MiB or 1.5g"),
-        ({"n_ctx": 1}, "n_ctx is 1 and must be a whole number 2 or more"),
+        (
+            {"n_ctx": 1},
+            "n_ctx is 1 and must be a whole number 2 or more; leave it out for what the model and the memory allow",
+        ),
         ({"n_ctx": 9, "min_n_ctx": 9}, "`n_ctx` and `min_n_ctx` both set the size of the context; give one of them"),
         ({"draft": 5}, "draft is 5 and must be a name or a path"),
         ({"texts": 0}, "texts is 0 and must be a whole number from 1 to 1,048,576"),

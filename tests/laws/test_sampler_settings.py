@@ -9,7 +9,10 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from edge_spec.controller.options import LOAD_OPTIONS
 from edge_spec.errors import SettingsError
+from edge_spec.generation.options import REPLY_OPTIONS
+from edge_spec.options import Option
 from edge_spec.sampling import SAMPLER_OPTIONS, SamplerKeywords, SamplerSettings
 
 OUT_OF_RANGE: list[tuple[str, Any, str]] = [
@@ -48,10 +51,10 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("logit_bias", {-1: 0.0}, "token ids"),
     ("logit_bias", {1 << 31: 0.0}, "token ids"),
     ("logit_bias", {"a": 0.0}, "token ids"),
-    ("logit_bias", {3: math.nan}, "numbers"),
-    ("logit_bias", {3: math.inf}, "numbers"),
-    ("logit_bias", {3: "x"}, "numbers"),
-    ("logit_bias", {3: 10**5000}, "numbers"),
+    ("logit_bias", {3: math.nan}, "from .* to .*, or -inf"),
+    ("logit_bias", {3: math.inf}, "from .* to .*, or -inf"),
+    ("logit_bias", {3: "x"}, "from .* to .*, or -inf"),
+    ("logit_bias", {3: 10**5000}, "from .* to .*, or -inf"),
     ("logit_bias", [3], "a map"),
     *(
         (name, value, "a finite number")
@@ -80,6 +83,16 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
 def test_a_value_out_of_its_range_is_refused_with_name_and_range(name: str, value: Any, wanted: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} is .* must be .*{wanted}"):
         SamplerSettings(**{name: value})
+
+
+@pytest.mark.parametrize("option", [*SAMPLER_OPTIONS.values(), *REPLY_OPTIONS.values(), *LOAD_OPTIONS.values()])
+def test_a_number_that_is_none_is_told_the_same_range_as_one_beyond_it(option: Option) -> None:
+    bounds = {option.at_least, option.above, option.at_most} - {math.inf, -math.inf}
+    if option.kind in (int, float) and bounds:
+        beyond = option.wanted_instead(min(bounds) - 1) or option.wanted_instead(max(bounds) + 1)
+        assert beyond
+        assert option.wanted_instead("x").endswith(beyond)
+        assert option.kind is int or option.wanted_instead(math.nan).endswith(f"finite number {beyond}")
 
 
 def test_unknown_settings_are_refused_by_name() -> None:

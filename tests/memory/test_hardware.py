@@ -122,7 +122,9 @@ def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     for name in ("system", "cores", "memory of the machine", "swap", "usable now", "llama-cpp-python", "own kernels"):
         assert name in out
+    assert "\nONNX Runtime runs GGUFs of the architectures llama, " in out
     found = json.loads(asked(capsys, "doctor", "--json")[1])
+    assert "llama" in found["architectures"]["ONNX Runtime"]
     assert found["device"]["available_bytes"] <= found["limits"][0]["total_bytes"]
     assert found["process"]["resident_bytes"] > 0
 

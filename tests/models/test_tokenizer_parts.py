@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,26 @@ def test_what_published_tokenizers_do_is_let_through(changes: dict[str, Any], tm
     assert tokenizer.tokenize("a  b", add_special=True)
     if changes.get("normalizer", {}).get("type") == "Precompiled":
         assert tokenizer.tokenize("a", add_special=False) == [257]
+
+
+def test_other_threads_go_on_while_a_long_text_is_read(tmp_path: Path) -> None:
+    # Of a published tokenizer: at each place of a run of digits it looks to the end of the run.
+    tokenizer = opened(tmp_path, {"pre_tokenizer": split(r"\d{1,3}(?=(?:\d{3})*\b)")})
+    read: list[list[int]] = []
+    reader = threading.Thread(target=lambda: read.append(tokenizer.tokenize("1" * 9000, add_special=False)))
+    reader.start()
+    n_steps = 0
+    while reader.is_alive():
+        time.sleep(0.001)
+        n_steps += 1
+    assert len(read[0]) == 9000
+    assert n_steps > 20
+
+
+def test_short_and_long_texts_are_read_alike(tmp_path: Path) -> None:
+    tokenizer = opened(tmp_path, {"post_processor": template(BEGIN, TEXT)})
+    for n in (2047, 2048, 5000):
+        assert tokenizer.tokenize("a" * n, add_special=True) == [259] + [256] * n
 
 
 @pytest.mark.parametrize("changes", HOSTILE, ids=range(len(HOSTILE)))

@@ -51,10 +51,10 @@ def test_texts_become_tokens_and_texts_again(served: Any) -> None:
         ("/tokenize", {}, "content"),
         ("/tokenize", {"content": "a" * ((1 << 17) + 1)}, "content"),
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [10**6]}, "tokens"),
     ):
         found = served.post(path, json=body)
         assert found.status_code == 400 and found.json()["error"]["param"] == param
-    assert served.post("/detokenize", json={"tokens": [10**6]}).status_code == 400
 
 
 def notices(served: Any, **fields: Any) -> list[str]:

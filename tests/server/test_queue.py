@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,7 @@ def test_a_full_queue_says_when_to_come_again(serve: Callable[..., Any]) -> None
     with pytest.raises(openai.RateLimitError) as refused:
         served.chat(max_tokens=1)
     assert refused.value.code == "queue_full"
+    assert re.search(r"the queue is full \(2 waiting, 1 being answered\); ask again in \d+ s\b", refused.value.message)
     assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
     # Nothing is done for a request that has no place: what it asks is not even looked at.
     assert served.post(content=b"{").status_code == 429

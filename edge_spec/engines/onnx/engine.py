@@ -15,7 +15,7 @@ from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import is_loaded, runtime_version
 from edge_spec.engines.onnx.states import kept_rows, most_copies
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, unfit
-from edge_spec.engines.onnx.transcription.cache import is_transcribed
+from edge_spec.engines.onnx.transcription.cache import is_current, is_transcribed, is_whole
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
 from edge_spec.engines.onnx.transcription.head import head_bytes
@@ -324,3 +324,8 @@ class OnnxEngine(Engine):
 
     def kept_files(self, cache_dir: Path) -> Iterator[tuple[str, Path]]:
         return transcriptions_in(cache_dir / "onnx")
+
+    def verified_files(self, cache_dir: Path) -> Iterator[tuple[str, Path, bool]]:
+        for name, folder in self.kept_files(cache_dir):
+            if is_current(folder):
+                yield name, folder, is_whole(folder)

@@ -184,29 +184,27 @@ class OnnxOpener(Opener):
         if folder is None:
             self._scratch = self._scratch or TemporaryDirectory(prefix="edge-spec-", ignore_cleanup_errors=True)
             folder = Path(self._scratch.name)
-        if file.weight_bytes < _SMALL_BYTES:
-            return transcribe(file, folder / "onnx", sparing=sparing)
+        small = file.weight_bytes < _SMALL_BYTES
         total = 0
 
         def progress(done: int, of: int) -> None:
             nonlocal total
             total = of
-            if done < total:
+            if done < total and not small:
                 self._on_progress("transcribing", done, total)
 
-        try:
-            return transcribe(
-                file,
-                folder / "onnx",
-                sparing=sparing,
-                progress=progress,
-                on_start=lambda: self._on_wait(
+        def on_start(damaged: bool) -> None:
+            why = "the copy there is damaged" if damaged else "first run only"
+            if damaged or not small:
+                self._on_wait(
                     f"transcribing {file.path.name} losslessly for ONNX Runtime: "
-                    f"{format_size(file.weight_bytes)} in {folder / 'onnx'} (first run only)"
-                ),
-            )
+                    f"{format_size(file.weight_bytes)} in {folder / 'onnx'} ({why})"
+                )
+
+        try:
+            return transcribe(file, folder / "onnx", sparing=sparing, progress=progress, on_start=on_start)
         finally:
-            if total:
+            if total and not small:
                 self._on_progress("transcribing", total, total)
 
 

@@ -227,7 +227,7 @@ ARCHITECTURES = {
 def unfit(file: ModelFile) -> str | None:
     """Return why a model cannot be transcribed, as a clause without its subject; None if it may be possible."""
     if file.architecture not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+        known = f"{len(ARCHITECTURES)} others (`edge-spec doctor` lists them)"
         return f"has the architecture {file.architecture!r}, and ONNX Runtime runs {known}"
     if file.n_layers in ARCHITECTURES[file.architecture].other_layers:
         return f"has {file.n_layers} layers, with which the architecture {file.architecture!r} is another one"

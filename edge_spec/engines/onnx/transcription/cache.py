@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,8 +25,10 @@ from edge_spec.engines.onnx.transcription.cache_folder import (
     mark_used,
     new_part,
     record_source,
+    record_whole,
     remove,
     require_name,
+    was_whole,
 )
 from edge_spec.engines.onnx.transcription.experts import bias_bytes
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of, states_of
@@ -40,9 +43,18 @@ from edge_spec.foreign import read_json
 from edge_spec.models.gguf.header import TensorInfo, read_header
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["Transcription", "check_transcription", "is_transcribed", "read_transcription", "stored_bytes", "transcribe"]
+__all__ = [
+    "Transcription",
+    "check_transcription",
+    "is_current",
+    "is_transcribed",
+    "is_whole",
+    "read_transcription",
+    "stored_bytes",
+    "transcribe",
+]
 
-VERSION = 7
+VERSION = 8
 """Of the content of a folder; transcriptions of other versions are made again."""
 
 _FACTS = "facts.json"
@@ -50,7 +62,7 @@ _FACTS = "facts.json"
 _GRAPHS = {"model.onnx": False, "half.onnx": True}
 """The graphs, and whether their cache holds fp16."""
 
-_SAMPLES, _SAMPLE_BYTES = 256, 4096
+_PIECE_BYTES = 1 << 20
 
 Progress = Callable[[int, int], None]
 """Called with bytes written and bytes to write."""
@@ -96,7 +108,7 @@ def transcribe(
     cache_dir: Path,
     *,
     sparing: bool = False,
-    on_start: Callable[[], None] = lambda: None,
+    on_start: Callable[[bool], object] = lambda damaged: None,
     progress: Progress = lambda done, total: None,
 ) -> Transcription:
     """Return the transcription of a model file, from the cache if it is there and whole, else made.
@@ -104,7 +116,7 @@ def transcribe(
     Args:
         cache_dir: folder of all transcriptions; created if missing.
         sparing: leave at least as much of the disk free as it takes.
-        on_start: called before one is made.
+        on_start: called before one is made, with whether one was there that is damaged.
 
     Raises:
         UnsupportedModel: a GGUF that cannot be transcribed.
@@ -113,16 +125,17 @@ def transcribe(
     """
     require_name(cache_dir)
     folder = _folder(file, cache_dir)
-    found = _found(file, folder)
-    if found is not None:
+    found = read_transcription(folder)
+    if found is not None and _is_of(folder, file):
         return replace(found, table=per_layer_table(file))
+    damaged = found is None and existing(folder) == folder
     network = read_network(file, read_header(file.path))
     total = stored_bytes(file, network)
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         evict(cache_dir, f"{LAYOUT}-{VERSION}")
         check_space(file, cache_dir, 2 * total if sparing else total)
-        on_start()
+        on_start(damaged)
         with new_part(cache_dir) as made:
             _write(file, network, Path(made), lambda done: progress(done, total))
             _put_in_place(Path(made), folder, file)
@@ -143,17 +156,17 @@ def _folder(file: ModelFile, cache_dir: Path) -> Path:
     return cache_dir / f"{file.fingerprint}-{LAYOUT}-{VERSION}"
 
 
-def _found(file: ModelFile, folder: Path) -> Transcription | None:
-    found = read_transcription(folder)
-    if found is None or not is_of(folder, file.parts):
-        return None
+def _is_of(folder: Path, file: ModelFile) -> bool:
+    if not is_of(folder, file.parts):
+        return False
     mark_used(folder)
-    return found
+    return True
 
 
 def is_transcribed(file: ModelFile, cache_dir: Path) -> bool:
     """Return whether the cache has a transcription of a model file."""
-    return _found(file, _folder(file, cache_dir)) is not None
+    folder = _folder(file, cache_dir)
+    return read_transcription(folder) is not None and _is_of(folder, file)
 
 
 def check_transcription(file: ModelFile, cache_dir: Path) -> None:
@@ -168,13 +181,18 @@ def check_transcription(file: ModelFile, cache_dir: Path) -> None:
 def read_transcription(folder: Path) -> Transcription | None:
     """Return the transcription in a folder; None if there is none, or it is damaged or of another version.
 
-    The graphs are compared with their hashes, the weights with their size and a hash of samples: to read all of them
-    would take longer than loading the model.
+    The graphs are compared with their hashes each time. So are the weights, unless they were found whole before and
+    nothing was written to their file since then: to read all of them can take longer than loading the model.
     """
     try:
         facts = read_json(folder / _FACTS)
-        if facts["version"] != VERSION or facts["files"] != _digests(folder):
+        if facts["version"] != VERSION or facts["graphs"] != _digests(folder):
             return None
+        weights = folder / WEIGHTS
+        if not was_whole(weights):
+            if facts["weights"] != _checksum(weights):
+                return None
+            record_whole(weights)
         return Transcription(
             folder=folder,
             rotary={name: Rotary.of(rotary) for name, rotary in facts["turns"].items()},
@@ -189,6 +207,21 @@ def read_transcription(folder: Path) -> Transcription | None:
         return None
 
 
+def is_current(folder: Path) -> bool:
+    """Return whether a folder is that of a transcription of this version."""
+    return folder.name.endswith(f"-{LAYOUT}-{VERSION}")
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether the transcription in a folder is as it was written, of which all is read."""
+    try:
+        return read_json(folder / _FACTS)["weights"] == _checksum(folder / WEIGHTS) and (
+            read_transcription(folder) is not None
+        )
+    except (OSError, *BAD_RECORD):
+        return False
+
+
 def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[int], None]) -> None:
     with (folder / WEIGHTS).open("wb") as weights:
         store = WeightsFile(weights, progress)
@@ -196,6 +229,7 @@ def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[
             (folder / name).write_bytes(Writer(network, store, f16=f16).write().serialize())
         weights.flush()
         os.fsync(weights.fileno())
+        checksum = store.checksum
     facts: dict[str, Any] = {
         "version": VERSION,
         "heads": [(network.n_head_kv[layer], network.head_dims[layer]) for layer in network.attention_layers],
@@ -205,10 +239,12 @@ def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[
         "states": [state.facts() for state in states_of(network)],
         "n_recurrent": len(network.recurrent_layers),
         "interleaved": network.kind.interleaved,
-        "files": _digests(folder),
+        "graphs": _digests(folder),
+        "weights": checksum,
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
     record_source(folder, file.parts)
+    record_whole(folder / WEIGHTS)
 
 
 def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
@@ -230,19 +266,16 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    return {name: _digest(folder / name) for name in (*_GRAPHS, WEIGHTS)}
+    return {name: blake2b((folder / name).read_bytes(), digest_size=16).hexdigest() for name in _GRAPHS}
 
 
-def _digest(path: Path) -> str:
-    """Hash of the size and of evenly spaced samples: of a small file, of all its content."""
-    size = path.stat().st_size
-    state = blake2b(size.to_bytes(8, "little"), digest_size=16)
-    with path.open("rb") as file:
-        step = max(_SAMPLE_BYTES, size // _SAMPLES)
-        for start in range(0, size, step):
-            file.seek(start)
-            state.update(file.read(_SAMPLE_BYTES))
-    return state.hexdigest()
+def _checksum(path: Path) -> int:
+    """Return the checksum that ``WeightsFile`` computes, which takes half a second for a gigabyte in memory."""
+    checksum, piece = 0, bytearray(_PIECE_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while n := file.readinto(piece):
+            checksum = zlib.crc32(memoryview(piece)[:n], checksum)
+    return checksum
 
 
 def stored_bytes(file: ModelFile, network: Network) -> int:

@@ -38,14 +38,20 @@ __all__ = [
     "mark_used",
     "new_part",
     "record_source",
+    "record_whole",
     "remove",
     "require_name",
     "transcriptions_in",
+    "was_whole",
 ]
 
 _SOURCE = "source.json"
-_PART = ".part-"
 """What a transcription was made of; the modification time of this file says when it was last used."""
+
+_WHOLE = "whole.json"
+"""When the weights were last written to, as the system told when they were found whole."""
+
+_PART = ".part-"
 
 _NAME = re.compile(r"[0-9a-f]{32}-(\w+-\d+)")
 """The fingerprint of a model file, and the version of what was made of it."""
@@ -130,6 +136,31 @@ def is_of(folder: Path, files: Sequence[Path]) -> bool:
 def record_source(folder: Path, files: Sequence[Path]) -> None:
     """Record what a transcription is made of: the files of a model."""
     _write(folder, {"content": _content(files), "seen": [_seen(files)], "name": files[0].name})
+
+
+def was_whole(weights: Path) -> bool:
+    """Return whether nobody has written to a file since ``record_whole``, as far as its system tells.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    now = _changed(weights)
+    try:
+        return bool(read_json(weights.with_name(_WHOLE)) == now)
+    except (OSError, *BAD_RECORD):
+        return False
+
+
+def record_whole(weights: Path) -> None:
+    """Record that a file is whole as it is now."""
+    with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
+        write_whole(weights.with_name(_WHOLE), json.dumps(_changed(weights)))
+
+
+def _changed(path: Path) -> list[int]:
+    """Return what changes with the content of a file: no program can set the last of these times but on Windows."""
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _write(folder: Path, source: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ groups of outputs of its own.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -98,12 +99,16 @@ class WeightsFile:
     Args:
         file: open for writing, at its start.
         progress: called with the bytes written so far after every array.
+
+    Attributes:
+        checksum: of all that was written (CRC-32).
     """
 
     def __init__(self, file: BinaryIO, progress: Callable[[int], None] = lambda n_bytes: None) -> None:
         self._file = file
         self._progress = progress
         self._end = 0
+        self.checksum = 0
         self._known: dict[str, _Stored] = {}
 
     def put(self, name: str, make: Callable[[], Array]) -> None:
@@ -112,8 +117,9 @@ class WeightsFile:
             return
         array = np.ascontiguousarray(make())
         padding = -self._end % _ALIGNMENT
-        self._file.write(bytes(padding))
-        self._file.write(array.data)
+        for each in (bytes(padding), array.data):
+            self._file.write(each)
+            self.checksum = zlib.crc32(each, self.checksum)
         start = self._end + padding
         self._known[name] = _Stored(start, ELEMENT_NUMBERS[array.dtype.name], array.shape, array.nbytes)
         self._end = start + array.nbytes
