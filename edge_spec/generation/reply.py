@@ -57,7 +57,7 @@ class Reply(Interruptible[str]):
         index: int = 0,
         group: Interruptible[Any] | None = None,
     ) -> None:
-        context, n_ctx = context or Context(), driver.target.model.n_ctx
+        context, n_ctx = context or Context(), driver.target.pool.n_ctx
         context.require_room(len(request.prompt) + len(request.written), n_ctx)
         self._start(driver, request.prompt, request.settings, index, group, request.options.timeout)
         self._untold.extend(request.notices)
@@ -206,7 +206,7 @@ class Reply(Interruptible[str]):
         ``rounding``: words may differ where two are almost equally likely, since this device's arithmetic depends on
         drafts (see ``TextModel.identity``), or since something was computed again: a notice then comes before the text.
         """
-        return "rounding" if self._context.departs else self._driver.target.model.capabilities.identity
+        return "rounding" if self._context.departs else self._driver.target.pool.capabilities.identity
 
     @property
     def n_reused(self) -> int:

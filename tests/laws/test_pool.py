@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from table_model import TableModel, TablePath, random_table
 
 from edge_spec.errors import Cancelled, Closed, ContextFull, PoolFull
-from edge_spec.speculation.pool import TILE, PooledModel
+from edge_spec.speculation.pool import TILE, Path, Pool
 from edge_spec.speculation.tree import Tree
 
 V = 5
@@ -37,7 +37,7 @@ def some_tree(chance: random.Random, most: int) -> Tree:
 
 def test_a_table_has_a_pool() -> None:
     model = TableModel(TABLE, n_ctx=100, max_rows=8)
-    assert isinstance(model, PooledModel)
+    assert isinstance(model, Path) and isinstance(model.pool, Pool)
     assert (model.pool.n_cells, model.pool.n_free) == (112, 112)
 
 

@@ -280,7 +280,7 @@ def test_they_continue_with_another_target(letters: Any, letter_grammar: Any, da
     replies = world.replies()
     for _ in replies:
         if changes.random() < 0.1:
-            world.driver.target.change_model(world.new_model(changes.choice([1, 2, 8])))
+            world.driver.target.change_pool(world.new_model(changes.choice([1, 2, 8])).pool)
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
 

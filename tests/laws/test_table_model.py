@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from table_model import TableModel, random_table
 
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 V = 5
@@ -31,7 +31,7 @@ def row_after(text: list[int]) -> np.ndarray:
 
 
 def test_it_is_a_language_model() -> None:
-    assert isinstance(TableModel(TABLE), LanguageModel)
+    assert isinstance(TableModel(TABLE), TextPath)
 
 
 @given(texts, trees())
