@@ -232,7 +232,7 @@ def test_a_cancelled_decode_leaves_all_paths_as_they_were_committed(model: Llama
     rows, free = [next_row(path) for path in (model, other)], model.pool.n_free
     trees = [Tree.sequence([5, 6, 7]), Tree.sequence([8, 9])]
     model.pool.decode([(model, trees[0]), (other, trees[1])])
-    other.cancel()
+    other.pool.cancel()
     with pytest.raises(Cancelled):
         model.pool.decode([(model, Tree.sequence([5, 6, 7, 8])), (other, Tree.sequence([8, 9, 10]))])
     assert (model.n_past, other.n_past, len(model.pending), len(other.pending)) == (40, 15, 0, 0)

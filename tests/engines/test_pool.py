@@ -204,7 +204,7 @@ def test_a_decode_that_fails_leaves_all_paths_as_they_were_committed(
     model.pool.decode([(model, trees[0]), (other, trees[1])])
     with monkeypatch.context() as patch:
         if error is Cancelled:
-            other.cancel()
+            other.pool.cancel()
         else:
             patch.setattr(model.pool.session, "compute", _failing)
         with pytest.raises(error):

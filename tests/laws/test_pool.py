@@ -164,7 +164,7 @@ def test_a_cancelled_decode_leaves_all_paths_as_they_were_committed() -> None:
     other = root.fork(0)
     root.pool.prefill([(root, [1, 2]), (other, [3])])
     root.pool.decode([(root, Tree.sequence([1])), (other, Tree.sequence([1, 1]))])
-    other.cancel()
+    other.pool.cancel()
     with pytest.raises(Cancelled):
         root.pool.decode([(other, Tree.sequence([1, 1, 2])), (root, Tree.sequence([1, 2]))])
     assert (root.cells, other.cells, len(root.pending), len(other.pending)) == ((1, 2), (3,), 0, 0)

@@ -68,7 +68,7 @@ class World:
         self.table = random_table(N_VOCAB, order=2, seed=5)
         self.ledger = Ledger(budget)
         self.model = self.new_model(most)
-        target = Target(Speculator(self.model, drafters()), lambda path: drafters())
+        target = Target(Speculator(self.model.pool.path(), drafters()), lambda path: drafters())
         self.driver = Driver(target, letters, SessionCache(self.ledger))
 
     def new_model(self, most: int) -> TableModel:

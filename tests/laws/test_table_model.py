@@ -147,6 +147,7 @@ def test_a_full_context_says_so_and_commits_nothing() -> None:
     assert (caught.value.n_past, caught.value.n_new, caught.value.n_ctx) == (0, 7, 4)
     assert model.n_past == 0
     model.prefill([0] * 4)
+    model.decode(Tree.sequence([0] * 2))
     with pytest.raises(ContextFull):
         model.decode(Tree.sequence([0] * 3))
 
