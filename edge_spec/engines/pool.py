@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -55,6 +56,8 @@ class CachedPool(ABC, Generic[P]):
         settings: those that it was opened with.
     """
 
+    _most_paths = sys.maxsize
+
     def __init__(
         self, settings: ModelSettings, *, n_vocab: int, profile: NumericsProfile, capabilities: Capabilities
     ) -> None:
@@ -62,6 +65,10 @@ class CachedPool(ABC, Generic[P]):
         self.n_vocab, self.n_ctx = n_vocab, settings.n_ctx
         self.profile, self.capabilities = profile, capabilities
         self.kept: KeptTokens | None = None
+
+    @property
+    def max_paths(self) -> int:
+        return self._most_paths if self.capabilities.in_company else 1
 
     def trim(self, kept: KeptTokens) -> None:
         """See ``Pool``."""
@@ -280,6 +287,17 @@ class CachedPath(ABC, Generic[Q]):
     def _gone_back(self, n_past: int) -> int:
         """Go back to so many tokens, or to fewer where a model keeps states; returns to how many."""
         return n_past
+
+    def fork(self, n: int) -> Self:
+        self.require_open()
+        self._require_tokens("fork", n, self._n_past)
+        fork, fork_n_past = self._forked(n)
+        fork._n_past = fork_n_past
+        return fork
+
+    @abstractmethod
+    def _forked(self, n: int) -> tuple[Self, int]:
+        """Return a path with the cells of the first ``n`` tokens, or of fewer where a model keeps states; how many."""
 
     def hold(self) -> None:
         """Nothing has to be done where a cache can go back anywhere."""

@@ -12,10 +12,12 @@ from hashlib import blake2b
 from itertools import cycle, islice
 from math import inf
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from edge_spec.engines.going_back import Probed, ProbedPath, comes_back, how_far_back
+from edge_spec.engines.going_back import comes_back, how_far_back
+from edge_spec.engines.pool import CachedPath, CachedPool
 from edge_spec.engines.probe_watch import ProbeWatch, TimeIsUp
 from edge_spec.errors import BackendError
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities
@@ -83,7 +85,7 @@ class ProbeResult:
 
 
 def probe(
-    model: Probed,
+    model: CachedPool[Any],
     *,
     external: bool = False,
     lone: bool = True,
@@ -135,7 +137,7 @@ def probe(
 
 
 def _probed(
-    model: ProbedPath,
+    model: CachedPath[Any],
     watch: ProbeWatch,
     readings: Readings,
     n_different: int | None,
@@ -184,7 +186,7 @@ def _probed(
     )
 
 
-def _n_tokens(model: Probed, reached: Sequence[_Reading], readings: Readings, *, company: bool) -> int:
+def _n_tokens(model: CachedPool[Any], reached: Sequence[_Reading], readings: Readings, *, company: bool) -> int:
     """Return about how many tokens a probe computes at most."""
     n_widths = sum(n <= model.settings.max_rows for n in _WIDTHS)
     depth = min(model.n_ctx, readings.depth)
@@ -193,7 +195,7 @@ def _n_tokens(model: Probed, reached: Sequence[_Reading], readings: Readings, *,
     return trials + 2 * sum(n for _, n in readings.lone) + 5 * depth + of_company
 
 
-def _seconds_of(model: ProbedPath, text: Sequence[int], widths: Sequence[int]) -> dict[int, float]:
+def _seconds_of(model: CachedPath[Any], text: Sequence[int], widths: Sequence[int]) -> dict[int, float]:
     """Return the seconds of a decode of each width, of tokens that follow what is in the cache."""
     seconds, first = dict[int, float](), 0
     model.rollback(max(0, min(model.n_past, model.n_ctx - max(widths))))
@@ -206,7 +208,7 @@ def _seconds_of(model: ProbedPath, text: Sequence[int], widths: Sequence[int]) -
     return seconds
 
 
-def _probe_drafter(model: ProbedPath, text: Sequence[int], depth: int) -> ProbeResult:
+def _probe_drafter(model: CachedPath[Any], text: Sequence[int], depth: int) -> ProbeResult:
     trees = model.settings.trees and _takes_trees(model, text, min(depth, model.n_ctx))
     return ProbeResult(capabilities=replace(model.capabilities, takes_trees=trees), seconds={})
 
@@ -219,7 +221,7 @@ def readings_in(n_ctx: int, readings: Sequence[_Reading]) -> list[_Reading]:
 
 
 def _widths_alike(
-    model: ProbedPath,
+    model: CachedPath[Any],
     text: Sequence[int],
     widths: Sequence[int],
     readings: Readings,
@@ -282,7 +284,9 @@ _SMALL_CHUNK = 16
 """Smaller ones are among those."""
 
 
-def _read_on(model: ProbedPath, text: Sequence[int], end: int, watch: ProbeWatch, widths: Sequence[int] = ()) -> None:
+def _read_on(
+    model: CachedPath[Any], text: Sequence[int], end: int, watch: ProbeWatch, widths: Sequence[int] = ()
+) -> None:
     """Read a text up to some token, in chunks of several sizes and in decodes of some widths by turns.
 
     Chunks of a single token are left out where widths are given, since it may be of none of them.
@@ -317,7 +321,7 @@ def _alike(run: tuple[int, ...], left: Mapping[int, _Left]) -> tuple[int, ...]:
 
 
 def _read(
-    model: ProbedPath, text: Sequence[int], start: int, n: int, width: int, watch: ProbeWatch, *, cells: bool
+    model: CachedPath[Any], text: Sequence[int], start: int, n: int, width: int, watch: ProbeWatch, *, cells: bool
 ) -> _Left:
     """Read ``n`` tokens after the first ``start`` ones in decodes of ``width`` rows.
 
@@ -338,7 +342,7 @@ def _digest(values: bytes | memoryview) -> bytes:
 
 
 def _everywhere(
-    model: ProbedPath,
+    model: CachedPath[Any],
     text: Sequence[int],
     start: int,
     runs: Sequence[tuple[int, ...]],
@@ -362,7 +366,7 @@ def _everywhere(
 
 
 def _holds_everywhere(
-    model: ProbedPath, text: Sequence[int], start: int, width: int, rows: Sequence[bytes], watch: ProbeWatch
+    model: CachedPath[Any], text: Sequence[int], start: int, width: int, rows: Sequence[bytes], watch: ProbeWatch
 ) -> bool:
     """Return whether decodes of ``width`` rows give the ``rows`` after ``start`` tokens from wherever they begin."""
     model.rollback(start)
@@ -375,7 +379,7 @@ def _holds_everywhere(
 
 
 def _confirmed(
-    model: ProbedPath,
+    model: CachedPath[Any],
     capabilities: Capabilities,
     text: Sequence[int],
     max_rows: int,
@@ -399,7 +403,7 @@ def _confirmed(
     return model.capabilities
 
 
-def _holds(model: ProbedPath, text: Sequence[int], watch: ProbeWatch) -> bool:
+def _holds(model: CachedPath[Any], text: Sequence[int], watch: ProbeWatch) -> bool:
     """Return whether a row has the same bits at every place in a decode, whatever the number of rows."""
     wide = min(model.capabilities.max_rows, model.n_ctx)
     model.rollback(0)
@@ -418,7 +422,7 @@ def _holds(model: ProbedPath, text: Sequence[int], watch: ProbeWatch) -> bool:
     return True
 
 
-def _reads_alike(model: ProbedPath, text: Sequence[int], depth: int, watch: ProbeWatch) -> bool:
+def _reads_alike(model: CachedPath[Any], text: Sequence[int], depth: int, watch: ProbeWatch) -> bool:
     """Return whether a text leaves the same cells read at once, in other chunks, and in decodes of all widths.
 
     Rows after it show it: each of them depends on all cells. What is in the cache was read in chunks and in decodes by
@@ -471,7 +475,7 @@ _COMPANY = (300, 3, 200, 9, 40)
 _ROUNDS = 8
 
 
-def _keeps_company(model: ProbedPath, text: Sequence[int], watch: ProbeWatch) -> bool:
+def _keeps_company(model: CachedPath[Any], text: Sequence[int], watch: ProbeWatch) -> bool:
     """Return whether texts that are read and written together have the rows and cells that each has alone.
 
     They are read in pieces by turns, and written in changing order with drafts that are dropped. In the middle one is
@@ -532,7 +536,7 @@ def _keeps_company(model: ProbedPath, text: Sequence[int], watch: ProbeWatch) ->
     return left == alone
 
 
-def _takes_trees(model: ProbedPath, text: Sequence[int], depth: int) -> bool:
+def _takes_trees(model: CachedPath[Any], text: Sequence[int], depth: int) -> bool:
     """Return whether two branches in a decode give the rows of two sequences: the same bits if that is wanted."""
     n = min(4, model.capabilities.max_rows)
     if n < 3:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ class TablePool(CachedPool["TablePath"]):
         n_places: before how many rows of a decode the model knows the text; None for any number.
     """
 
-    max_paths = sys.maxsize
     cell_bytes, text_bytes = 1, 0
 
     def __init__(
@@ -184,15 +183,13 @@ class TablePath(CachedPath[TablePool]):
         if self._places is not None:
             self._places.copies = {self._n_past: None}
 
-    def fork(self, n: int) -> TablePath:
-        self.require_open()
-        self._require_tokens("fork", n, self._n_past)
+    def _forked(self, n: int) -> tuple[Any, int]:
         fork = TablePath(self.pool)
         fork._places = deepcopy(self._places)
         n = n if fork._places is None else fork._places.nearest(n)
         fork.tiles = self.tiles.fork(n)[0]
-        fork._cells, fork._n_past = self._cells[:n], n
-        return fork
+        fork._cells = self._cells[:n]
+        return fork, n
 
     def _take_out(self, first: int, last: int) -> None:
         # What moves gets cells of its own.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -76,8 +77,9 @@ class LlamaPool(CachedPool["LlamaPath"]):
         self.context = LibraryContext(weights, settings)
         self._branches = Branches(self.context.n_sequences)
         self._paths: list[LlamaPath] = []
+        self._most_paths = settings.max_rows if settings.shares_cells else 1
         # Those that no path has.
-        self._ids = [*reversed(range(settings.max_rows if settings.shares_cells else 1))]
+        self._ids = [*reversed(range(self._most_paths))]
         self._is_whole = True
         self._emptied()
 
@@ -86,10 +88,6 @@ class LlamaPool(CachedPool["LlamaPath"]):
         self._n_holders = np.zeros(self.context.n_cells, dtype=np.int32)
         self._end = self._n_held = 0
         self._branches.clear()
-
-    @property
-    def max_paths(self) -> int:
-        return self.settings.max_rows if self.settings.shares_cells and self.capabilities.in_company else 1
 
     @property
     def n_free(self) -> int:
@@ -242,16 +240,12 @@ class LlamaPool(CachedPool["LlamaPath"]):
         if not self.context.remove(path.sequence, n):
             raise BackendError(f"llama.cpp did not roll {self.context.weights.path.name} back to {n} tokens")
 
-    def fork(self, path: LlamaPath, n: int) -> LlamaPath:
-        """Return a path that begins with the first ``n`` cells of another one."""
-        if n and not self._ids:
-            raise PoolFull(n_free=0, n_needed=1, n_texts=self.max_paths)
-        fork = self.path()
+    def share(self, path: LlamaPath, fork: LlamaPath, n: int) -> None:
+        """Let a path begin with the first ``n`` cells of another one."""
         if n:
             self.context.copy(path.sequence, fork.sequence, 0, n)
         fork.cells = path.cells[:n]
         self._n_holders[fork.cells] += 1
-        return fork
 
     def read(self, path: LlamaPath, body: bytes, n: int) -> None:
         """Give ``n`` cells with what was written to a path that has none.
@@ -446,12 +440,14 @@ class LlamaPath(CachedPath[LlamaPool]):
         self.pool.keep_branch(kept[-1] if kept else -1)
         return len(kept)
 
-    def fork(self, n: int) -> LlamaPath:
-        self.require_open()
-        self._require_tokens("fork", n, self._n_past)
-        fork = self.pool.fork(self, n)
-        fork._n_past = n
-        return fork
+    def _forked(self, n: int) -> tuple[Self, int]:
+        fork = type(self)(self.pool)
+        try:
+            self.pool.share(self, fork, n)
+        except PoolFull:
+            fork.close()
+            raise
+        return fork, n
 
     def _take_out(self, first: int, last: int) -> None:
         self.pool.shift(self, first, last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -157,8 +158,8 @@ class HeadPath(OnnxPath):
             raise _damaged()
         super().restore(state[end:])
 
-    def _like(self) -> HeadPath:
-        return self.pool.path(self._target)
+    def _like(self) -> Self:
+        return type(self)(self.pool, self._target)
 
 
 _SAVED = struct.Struct("<Q")

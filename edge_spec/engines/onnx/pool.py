@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.session import Session
+from edge_spec.engines.onnx.session_pool import SessionPool
 from edge_spec.engines.onnx.states import States, most_copies
-from edge_spec.engines.pool import CachedPath, CachedPool, Part
+from edge_spec.engines.pool import CachedPath, Part
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import Cells, PathTiles, Tiles, n_tiles
-from edge_spec.errors import Closed, StateError
+from edge_spec.errors import StateError
 from edge_spec.memory.usage import trim_heap
-from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.pool import TILE, Path
 from edge_spec.speculation.tree import EMPTY
 
 __all__ = ["OnnxPath", "OnnxPool", "PathFeatures"]
 
 
-class OnnxPool(CachedPool["OnnxPath"]):
-    """See ``Pool``.
+class OnnxPool(SessionPool["OnnxPath", Session]):
+    """See ``Pool``."""
 
-    Args:
-        session: nothing else may hold it: its memory is freed when the pool is closed, even while it is referred to.
-    """
-
-    max_paths = sys.maxsize
-
-    def __init__(
-        self,
-        session: Session,
-        settings: ModelSettings,
-        *,
-        name: str,
-        profile: NumericsProfile,
-        capabilities: Capabilities,
-    ) -> None:
-        super().__init__(settings, n_vocab=session.n_vocab, profile=profile, capabilities=capabilities)
+    def __init__(self, session: Session, settings: ModelSettings, **given: Any) -> None:
+        super().__init__(session, settings, **given)
         states = session.states
         self.text_bytes = 0 if states is None else states.kept_bytes + states.state_bytes * (1 + most_copies(settings))
         self.tiles = Tiles(session.n_tiles)
-        self._session: Session | None = session
-        self._name = name
 
     @property
     def cell_bytes(self) -> int:
@@ -113,33 +97,10 @@ class OnnxPool(CachedPool["OnnxPath"]):
             self.tiles.resize(old)
             raise
 
-    @property
-    def session(self) -> Session:
-        """What computes; only for as long as the pool is open."""
-        if self._session is None:
-            raise Closed(f"the model {self._name}")
-        return self._session
-
-    def require_open(self) -> None:
-        _ = self.session
-
-    def cancel(self) -> None:
-        if self._session is not None:
-            self._session.cancel()
-
-    def resume(self) -> None:
-        if self._session is not None:
-            self._session.resume()
-
     def drop_features(self, features: Features) -> None:
         """Free them. Safe to call twice, and after the pool was closed."""
         if self._session is not None:
             self._session.drop_features(features)
-
-    def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
 
 
 class OnnxPath(CachedPath[OnnxPool]):
@@ -204,21 +165,18 @@ class OnnxPath(CachedPath[OnnxPool]):
             self.drop_pending()
             self.states.mark(self._n_past)
 
-    def fork(self, n: int) -> OnnxPath:
-        self.require_open()
-        self._require_tokens("fork", n, self._n_past)
+    def _forked(self, n: int) -> tuple[Self, int]:
         fork = self._like()
         if self.states is not None:
             n = self.states.nearest(n)
             fork.states = self.states.fork(n, self._n_past + len(self.pending), self.pool.settle)
         fork.tiles, copies = self.tiles.fork(n)
         self.pool.copy_tiles(self.pool.session, copies)
-        fork._n_past = n
-        return fork
+        return fork, n
 
-    def _like(self) -> OnnxPath:
+    def _like(self) -> Self:
         """Return an empty path that follows what this one follows."""
-        return self.pool.path()
+        return type(self)(self.pool)
 
     def _take_out(self, first: int, last: int) -> None:
         session, n_past = self.pool.session, self._n_past - (last - first)

@@ -7,45 +7,32 @@ theirs. So going back only lowers a count, and keeping a side branch moves its c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from edge_spec.engines.onnx.published import PublishedSession
-from edge_spec.engines.pool import CachedPath, CachedPool, Part
+from edge_spec.engines.onnx.session_pool import SessionPool
+from edge_spec.engines.pool import CachedPath, Part
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import BackendError, Closed, PoolFull, StateError
+from edge_spec.errors import BackendError, PoolFull, StateError
 from edge_spec.memory.usage import trim_heap
-from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.pool import Path
 from edge_spec.speculation.tree import EMPTY
 
 __all__ = ["PublishedPath", "PublishedPool"]
 
 
-class PublishedPool(CachedPool["PublishedPath"]):
-    """See ``Pool``.
+class PublishedPool(SessionPool["PublishedPath", PublishedSession]):
+    """See ``Pool``. Its session has room for ``settings.n_cells`` tokens."""
 
-    Args:
-        session: has room for ``settings.n_cells`` tokens. Nothing else may hold it: its memory is freed when the pool
-            is closed, even while it is referred to.
-    """
-
-    max_paths = 1
+    _most_paths = 1
     n_shared = text_bytes = 0
 
-    def __init__(
-        self,
-        session: PublishedSession,
-        settings: ModelSettings,
-        *,
-        name: str,
-        profile: NumericsProfile,
-        capabilities: Capabilities,
-    ) -> None:
-        super().__init__(settings, n_vocab=session.n_vocab, profile=profile, capabilities=capabilities)
+    def __init__(self, session: PublishedSession, settings: ModelSettings, **given: Any) -> None:
+        super().__init__(session, settings, **given)
         self.n_cells, self.cell_bytes = settings.n_cells - settings.max_rows, session.cell_bytes
-        self._session: PublishedSession | None = session
-        self._name = name
         # Who has the cells.
         self._holder: PublishedPath | None = None
 
@@ -97,29 +84,6 @@ class PublishedPool(CachedPool["PublishedPath"]):
         if n_cells > self.n_cells:
             raise MemoryError("the cells of a published graph are as many as one text needs")
 
-    @property
-    def session(self) -> PublishedSession:
-        """What computes; only for as long as the pool is open."""
-        if self._session is None:
-            raise Closed(f"the model {self._name}")
-        return self._session
-
-    def require_open(self) -> None:
-        _ = self.session
-
-    def cancel(self) -> None:
-        if self._session is not None:
-            self._session.cancel()
-
-    def resume(self) -> None:
-        if self._session is not None:
-            self._session.resume()
-
-    def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
 
 class PublishedPath(CachedPath[PublishedPool]):
     """See ``Path``."""
@@ -141,12 +105,10 @@ class PublishedPath(CachedPath[PublishedPool]):
             self.pool.session.move(sources, targets)
         return len(path)
 
-    def fork(self, n: int) -> PublishedPath:
-        self.require_open()
-        self._require_tokens("fork", n, self._n_past)
-        fork = self.pool.path()
+    def _forked(self, n: int) -> tuple[Self, int]:
+        fork = type(self)(self.pool)
         self.pool.require_alone(fork, n)
-        return fork
+        return fork, n
 
     def _take_out(self, first: int, last: int) -> None:
         # It is not known how an external graph turns its keys.
