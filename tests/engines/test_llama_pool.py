@@ -19,7 +19,7 @@ from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.library_context import LibraryContext
 from edge_spec.engines.llama.pool import LlamaPath, LlamaPool
 from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
-from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
+from edge_spec.errors import BackendError, PoolFull
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
@@ -134,21 +134,6 @@ def test_caches_that_are_read_by_tiles_hold_one_text(opened: Opener, kind: str) 
     assert opened(flash_attention=False).pool.max_paths == 1
 
 
-def test_prompts_read_together_leave_the_cells_of_each_read_alone(opened: Opener) -> None:
-    root, alone = opened(), opened()
-    chance = random.Random(2)
-    root.pool.resize(1200)
-    texts = [tokens(chance, n) for n in (40, 1, 0, 33, 7, 64, 17, 100, 2)]
-    paths = [root.pool.path() for _ in texts]
-    first = [chance.randrange(len(text) + 1) for text in texts]
-    root.pool.prefill([(path, text[:n]) for path, text, n in zip(paths, texts, first, strict=True)])
-    root.pool.prefill([(path, text[n:]) for path, text, n in zip(paths, texts, first, strict=True)])
-    for path, text in zip(paths, texts, strict=True):
-        alone.rollback(0)
-        alone.prefill(text)
-        assert path.save() == alone.save()
-
-
 def test_a_beginning_is_shared(model: LlamaPath) -> None:
     pool, n = model.pool, model.pool.n_cells
     assert pool.n_free == n
@@ -166,26 +151,6 @@ def test_a_beginning_is_shared(model: LlamaPath) -> None:
     pool.resize(400)
     assert (pool.n_shared, pool.n_free) == (20, 400 - 70 - 1 - 34)
     assert model.save() == before
-
-
-def test_what_does_not_fit_the_pool_changes_nothing(model: LlamaPath) -> None:
-    pool = model.pool
-    pool.resize(64)
-    model.prefill(list(range(300, 340)))
-    other = pool.path()
-    other.prefill([300])
-    model.decode(Tree.sequence([500] * 8))
-    pending, state = model.pending, (model.n_past, other.n_past)
-    with pytest.raises(PoolFull) as full:
-        pool.decode([(other, Tree.sequence([501] * 15)), (model, Tree.sequence([500] * 9))])
-    assert (full.value.n_free, full.value.n_needed) == (15, 16)
-    for refused in (lambda: other.prefill([300] * 16), lambda: pool.prefill([(other, [1] * 15), (model, [1] * 9)])):
-        with pytest.raises(PoolFull):
-            refused()
-    with pytest.raises(ValueError, match="hold"):
-        pool.resize(40)
-    assert (model.n_past, other.n_past) == state
-    assert len(pending) == 8 and pool.n_cells == 64
 
 
 def test_there_are_as_many_texts_as_a_decode_has_rows(model: LlamaPath) -> None:
@@ -224,20 +189,6 @@ def test_a_pool_that_has_no_memory_for_another_size_stays_as_it_was(
     model.pool.resize(160)
     fork.prefill([7] * 50)
     assert np.array_equal(next_row(model), row)
-
-
-def test_a_cancelled_decode_leaves_all_paths_as_they_were_committed(model: LlamaPath) -> None:
-    other = model.fork(0)
-    model.pool.prefill([(model, list(range(300, 340))), (other, list(range(400, 415)))])
-    rows, free = [next_row(path) for path in (model, other)], model.pool.n_free
-    trees = [Tree.sequence([5, 6, 7]), Tree.sequence([8, 9])]
-    model.pool.decode([(model, trees[0]), (other, trees[1])])
-    other.pool.cancel()
-    with pytest.raises(Cancelled):
-        model.pool.decode([(model, Tree.sequence([5, 6, 7, 8])), (other, Tree.sequence([8, 9, 10]))])
-    assert (model.n_past, other.n_past, len(model.pending), len(other.pending)) == (40, 15, 0, 0)
-    assert model.pool.n_free == free
-    assert all(np.array_equal(next_row(path), row) for path, row in zip((model, other), rows, strict=True))
 
 
 @pytest.mark.parametrize("n_read", [0, 12])
@@ -290,25 +241,3 @@ def test_a_decode_that_fails_empties_all_paths_and_the_pool_goes_on(
     assert (model.n_past, other.n_past, model.pool.n_free) == (0, 0, model.pool.n_cells)
     model.prefill(list(range(300, 340)))
     assert np.array_equal(next_row(model), row)
-
-
-def test_what_no_pool_can_decode_is_refused(model: LlamaPath, opened: Opener) -> None:
-    other, stranger = model.fork(0), opened()
-    with pytest.raises(ValueError, match="twice"):
-        model.pool.decode([(model, Tree.sequence([1])), (model, Tree.sequence([1]))])
-    with pytest.raises(ValueError, match="17 rows"):
-        model.pool.decode([(model, Tree.sequence([1] * 9)), (other, Tree.sequence([1] * 8))])
-    with pytest.raises(ValueError, match="another pool"):
-        model.pool.decode([(stranger, Tree.sequence([1]))])
-    with pytest.raises(ValueError, match="not trees"):
-        model.decode(Tree((1, 2), (-1, -1)))
-    other.close()
-    other.close()
-    with pytest.raises(Closed):
-        other.decode(Tree.sequence([1]))
-    other = model.fork(0)
-    model.close()
-    other.close()
-    for path in (model, other):
-        with pytest.raises(Closed):
-            path.prefill([1])

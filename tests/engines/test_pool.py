@@ -23,7 +23,7 @@ from edge_spec.engines.onnx.opener import drafter_settings
 from edge_spec.engines.onnx.pool import OnnxPath
 from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
 from edge_spec.engines.registry import engine
-from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
+from edge_spec.errors import BackendError, Cancelled
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.tree import Tree
@@ -114,23 +114,6 @@ def test_scattered_tiles_save_and_continue_like_contiguous_ones(
     assert np.array_equal(root.decode(tree), alone.decode(tree))
 
 
-def test_prompts_read_together_leave_the_cells_of_each_read_alone(
-    both: tuple[OnnxPath, OnnxPath],
-) -> None:
-    root, alone = both
-    chance = random.Random(2)
-    root.pool.resize(1200)
-    texts = [tokens(chance, n) for n in (40, 1, 0, 33, 7, 64, 17, 100, 2)]
-    paths = [root.pool.path() for _ in texts]
-    first = [chance.randrange(len(text) + 1) for text in texts]
-    root.pool.prefill([(path, text[:n]) for path, text, n in zip(paths, texts, first, strict=True)])
-    root.pool.prefill([(path, text[n:]) for path, text, n in zip(paths, texts, first, strict=True)])
-    for path, text in zip(paths, texts, strict=True):
-        alone.rollback(0)
-        alone.prefill(text)
-        assert path.save() == alone.save()
-
-
 def test_a_beginning_is_shared_and_what_two_would_write_is_copied(model: OnnxPath) -> None:
     pool, n = model.pool, model.pool.n_cells // TILE
     assert (pool.n_cells, pool.n_free) == (n * TILE, n * TILE)
@@ -147,28 +130,6 @@ def test_a_beginning_is_shared_and_what_two_would_write_is_copied(model: OnnxPat
         path.keep([0])
     forks[0].shift(3, 40)
     assert model.save() == before
-
-
-def test_what_does_not_fit_the_pool_changes_nothing(model: OnnxPath) -> None:
-    pool = model.pool
-    pool.resize(64)
-    model.prefill(list(range(300, 340)))
-    other = pool.path()
-    other.prefill([300])
-    model.decode(Tree.sequence([500] * 8))
-    pending, state = model.pending, (model.n_past, other.n_past)
-    with pytest.raises(PoolFull) as full:
-        pool.decode([(other, Tree.sequence([501])), (model, Tree.sequence([500] * 9))])
-    assert (full.value.n_free, full.value.n_needed) == (0, 16)
-    for refused in (lambda: other.prefill([300] * 16), lambda: pool.prefill([(other, [1]), (model, [1] * 9)])):
-        with pytest.raises(PoolFull):
-            refused()
-    with pytest.raises(PoolFull):
-        other.fork(1)
-    with pytest.raises(ValueError, match="held"):
-        pool.resize(48)
-    assert (model.n_past, other.n_past) == state
-    assert len(pending) == 8 and pool.n_cells == 64
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MAP_PRIVATE"), reason="blocks of memory have no limit to set here")
@@ -235,29 +196,6 @@ def test_reading_that_is_cancelled_says_how_far_it_came(model: OnnxPath, monkeyp
         model.pool.prefill([(path, list(range(300, 340))) for path in paths])
     assert [path.n_past for path in paths] == [40, 24, 0]
     assert [len(path.tiles.ids) for path in paths] == [3, 2, 0]
-
-
-def test_what_no_pool_can_decode_is_refused(model: OnnxPath, probe_cache: Path) -> None:
-    other = model.fork(0)
-    with pytest.raises(ValueError, match="twice"):
-        model.pool.decode([(model, Tree.sequence([1])), (model, Tree.sequence([1]))])
-    with pytest.raises(ValueError, match="17 rows"):
-        model.pool.decode([(model, Tree.sequence([1] * 9)), (other, Tree.sequence([1] * 8))])
-    opener, stranger = opened(probe_cache)
-    with pytest.raises(ValueError, match="another pool"):
-        model.pool.decode([(stranger, Tree.sequence([1]))])
-    stranger.close()
-    opener.close()
-    other.close()
-    other.close()
-    with pytest.raises(Closed):
-        other.decode(Tree.sequence([1]))
-    other = model.fork(0)
-    model.close()
-    other.close()
-    for path in (model, other):
-        with pytest.raises(Closed):
-            path.prefill([1])
 
 
 def test_what_heads_read_follows_forks_moves_and_resizing(model: OnnxPath) -> None:
