@@ -71,8 +71,8 @@ def test_nothing_of_a_model_that_was_closed_waits_for_the_collector(engine: Engi
         state = GuidedGrammar(grammars, gbnf_to_lark('root ::= "yes" | "no"')).start()
         following = state.after(tokenizer.tokenize("n", add_special=False)[-1])
         assert state.forced(4) == [] and following is not None and following.forced(4)
-        things += [weakref.ref(thing) for thing in (opener, opened.model, tokenizer, grammars, state)]
-        opened.model.close()
+        things += [weakref.ref(thing) for thing in (opener, opened.pool, tokenizer, grammars, state)]
+        opened.pool.close()
         opener.close()
         del opener, opened, tokenizer, grammars, state, following
     assert [thing() for thing in things] == [None] * len(things)

@@ -133,8 +133,8 @@ class TableEstimator(Estimator):
 
 class TableOpener(Opener):
     def open(self, file: ModelFile, settings: ModelSettings, **_: Any) -> OpenedModel:
-        model = TableModel(random_table(7), n_ctx=settings.n_ctx)
-        return OpenedModel(model=model, probed=ProbeResult(capabilities=model.capabilities, seconds={}))
+        pool = TableModel(random_table(7), n_ctx=settings.n_ctx).pool
+        return OpenedModel(pool=pool, probed=ProbeResult(capabilities=pool.capabilities, seconds={}))
 
 
 class TableEngine(Engine):
