@@ -49,7 +49,7 @@ from edge_spec.engines.onnx.transcription.cache import Transcription, transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import ModelFile, inspect, resolve
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 PAUSE_S = 0.02
@@ -78,19 +78,19 @@ class Contestant:
         pairs = (pair.partition("=") for pair in tail.split(",") if pair)
         return cls(text=text, engine=engine, build=build, settings={key: _value(value) for key, _, value in pairs})
 
-    def open(self, file: ModelFile, n_ctx: int, n_threads: int, cache: Path) -> tuple[LanguageModel, str]:
+    def open(self, file: ModelFile, n_ctx: int, n_threads: int, cache: Path) -> tuple[TextPath, str]:
         """The model, and a description of it."""
         if self.engine == "llama":
             from edge_spec.llama_cpp.library import library
 
             settings = LlamaSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
-            model, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=cache)
-            return model, library().features.partition("REPACK")[0].strip()
+            pool, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=cache)
+            return pool.path(), library().features.partition("REPACK")[0].strip()
         source = transcribe(file, cache)
         if self.build:
             source = with_variant(source, self.build, cache / f"{source.folder.name}-{self.build}")
         onnx = ModelSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
-        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=cache)[0], "our kernels"
+        return open_onnx(source, onnx, file=file.fingerprint, cache_dir=cache)[0].path(), "our kernels"
 
     def environment(self) -> dict[str, str]:
         """The environment of its process."""

@@ -35,10 +35,9 @@ from recorded_drafts import recorded_auto
 from shape_files import shape_file
 
 import edge_spec
-from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import LlamaEngine, open_llama
 from edge_spec.engines.llama.footprint import listen_to_buffers
-from edge_spec.engines.llama.pool import SharedModel
+from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.generation.reply import Reply
@@ -74,7 +73,7 @@ class Contexts:
         self._weights = LlamaWeights(path)
 
     @contextmanager
-    def opened(self, rows: int, sizes: Found | None = None) -> Iterator[LlamaModel | SharedModel]:
+    def opened(self, rows: int, sizes: Found | None = None) -> Iterator[LlamaPath]:
         """A context whose decodes have at most so many rows.
 
         Args:
@@ -82,11 +81,11 @@ class Contexts:
         """
         settings = self._settings(rows)
         with listen_to_buffers((sizes if sizes is not None else {}).__setitem__, settings):
-            model = open_llama(self._weights, settings, file=self._file.fingerprint, cache_dir=self._cache_dir)[0]
+            pool = open_llama(self._weights, settings, file=self._file.fingerprint, cache_dir=self._cache_dir)[0]
         try:
-            yield model
+            yield pool.path()
         finally:
-            model.close()
+            pool.close()
 
     def planned(self, rows: int) -> dict[str, int]:
         """Return what such a context takes by the plan."""

@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import Any
 
 import edge_spec
-from edge_spec.engines.onnx.pool import OnnxPool, TranscribedModel
+from edge_spec.engines.onnx.pool import OnnxPath, OnnxPool
 from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.tree import Tree
 
@@ -34,7 +34,7 @@ def shuffled(tiles: list[int], size: int) -> list[int]:
     return [tile for piece in pieces for tile in piece]
 
 
-def simulated(model: edge_spec.TextModel, target: TranscribedModel, options: argparse.Namespace) -> None:
+def simulated(model: edge_spec.TextModel, target: OnnxPath, options: argparse.Namespace) -> None:
     print(
         f"{'cells':>6} {'in one piece':>12}  "
         + "  ".join(f"{f'pieces of {size * TILE}':>16}" for size in options.pieces)
@@ -91,7 +91,7 @@ def written(model: edge_spec.TextModel, n: int, options: argparse.Namespace) -> 
     return [last - first for first, last in pairwise(times)][-options.more :]
 
 
-def grown(model: edge_spec.TextModel, target: TranscribedModel, options: argparse.Namespace) -> None:
+def grown(model: edge_spec.TextModel, target: OnnxPath, options: argparse.Namespace) -> None:
     print(f"{'texts':>5} {'pieces':>7} {'alone, ms':>9} {'first quarter':>13} {'last quarter':>12}")
     for n in options.texts:
         alone, times = (written(model, each, options) for each in (1, n))
@@ -118,7 +118,7 @@ def main() -> None:
     own: dict[str, Any] = {"engine": "onnx", "speculation": "off", "kv_k": options.kv, "kv_v": options.kv}
     with edge_spec.load(options.model, n_ctx=n_ctx, **own) as model:
         target = model.followed["target"].model
-        if not isinstance(target, TranscribedModel):
+        if not isinstance(target, OnnxPath):
             raise SystemExit("this model has no pool of cells in tiles")
         (grown if options.texts else simulated)(model, target, options)
 

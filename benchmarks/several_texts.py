@@ -30,7 +30,7 @@ import numpy as np
 
 import edge_spec
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.pool import Path, PooledModel
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.tree import Tree
 
 _PROMPT = "Tell me {} things that a visitor of a small harbour town should see."
@@ -80,11 +80,11 @@ class Decodes:
         n: the tokens of the text.
     """
 
-    def __init__(self, model: edge_spec.TextModel, target: PooledModel, n: int) -> None:
+    def __init__(self, model: edge_spec.TextModel, target: Path, n: int) -> None:
         self._worker, self._pool = model.worker, target.pool
         self._path: Path = target.pool.path()
         self._tokens = _some_tokens(n, 1)
-        self._max_rows = target.pool.max_rows
+        self._max_rows = target.capabilities.max_rows
 
     def seconds(self, n: int) -> float:
         """Return what decodes take that give ``n`` texts a row each."""
@@ -118,7 +118,7 @@ def _used(rows: Logits) -> None:
     assert len(rows)
 
 
-def _writing(model: edge_spec.TextModel, target: PooledModel, options: argparse.Namespace) -> None:
+def _writing(model: edge_spec.TextModel, target: Path, options: argparse.Namespace) -> None:
     asked = {"seed": 1, "max_tokens": options.tokens, "temperature": options.temperature, "ignore_eos": True}
     ways: dict[str, Callable[..., Written]] = {"together": _together, "one by one": _one_by_one}
     print(
@@ -225,7 +225,7 @@ def main() -> None:
     with edge_spec.load(options.model, **own) as model:
         print(f"{options.model}, profile {model.profile.name}, {options.rounds} rounds")
         target = model.followed["target"].model
-        if not isinstance(target, PooledModel):
+        if target.pool.max_paths == 1:
             raise SystemExit("this engine holds one text")
         if options.reading is not None:
             _reading(model, options)

@@ -39,7 +39,6 @@ from several_texts import Decodes
 import edge_spec
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.models import resolve
-from edge_spec.speculation.pool import PooledModel
 
 _PORT = 18973
 _SLOTS = 16
@@ -197,7 +196,6 @@ def _bounds(sizes: list[int], asked: argparse.Namespace) -> list[float]:
     """Return the seconds of a decode of so many rows of one text, halfway through a reply."""
     with edge_spec.load(asked.model, engine="onnx", speculation="off", n_ctx=2048) as model:
         target = model.followed["target"].model
-        assert isinstance(target, PooledModel)
         decodes = Decodes(model, target, 20 + asked.tokens // 2)
         seconds = [median(decodes.seconds(n) for _ in range(3)) for n in sizes]
         decodes.close()

@@ -157,8 +157,8 @@ def begin(
     system = argument_text(values["system"], "--system") if values["system"] is not None else None
     earlier = conversations_in(data) if data is not None else []
     path = named if named is not None and named.exists() else None
-    if path is None and values["resume"]:
-        path, *earlier = earlier or [None]
+    if path is None and values["resume"] and earlier:
+        path, *earlier = earlier
     if path is None:
         if values["resume"]:
             display.notice("there is no last conversation; this is a new one")

@@ -100,9 +100,9 @@ class TextModel(Closing):
         self._driver = Driver(target, tokenizer, session_cache, guard, partial(_explained, file))
         self.worker, self.texts = self._driver.worker, self._driver.texts
         self.ledger = self.texts.cache.ledger
-        self._prompts = PromptBuilder(tokenizer, chat_template, target.model.n_vocab)
+        self._prompts = PromptBuilder(tokenizer, chat_template, target.pool.n_vocab)
         self._requests = RequestBuilder(
-            tokenizer, target.model.n_vocab, grammars, self._recommended_sampling, chat_template or ""
+            tokenizer, target.pool.n_vocab, grammars, self._recommended_sampling, chat_template or ""
         )
         self._next_limit = next_limit
         self._earlier_texts = EarlierTexts()
@@ -366,12 +366,12 @@ class TextModel(Closing):
     @property
     def n_ctx(self) -> int:
         """The most tokens of prompt and reply together."""
-        return self._driver.target.model.n_ctx
+        return self._driver.target.pool.n_ctx
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids."""
-        return self._driver.target.model.n_vocab
+        return self._driver.target.pool.n_vocab
 
     @property
     def has_chat_template(self) -> bool:
@@ -381,12 +381,12 @@ class TextModel(Closing):
     @property
     def profile(self) -> NumericsProfile:
         """Everything that rounds; equal profiles, prompts, settings and seeds give equal text."""
-        return self._driver.target.model.profile
+        return self._driver.target.pool.profile
 
     @property
     def identity(self) -> str:
         """``bitwise``: drafts change no bit. ``rounding``: this device computes rows of some widths differently."""
-        return self._driver.target.model.capabilities.identity
+        return self._driver.target.pool.capabilities.identity
 
     @property
     def drafter_name(self) -> str:
@@ -435,7 +435,7 @@ class TextModel(Closing):
         Empty where the engine holds a single text.
         """
         pool = self._driver.target.pool
-        return {} if pool is None else {"all": pool.n_cells, "free": pool.n_free, "shared": pool.n_shared}
+        return {} if pool.max_paths == 1 else {"all": pool.n_cells, "free": pool.n_free, "shared": pool.n_shared}
 
     @property
     def evicted_cells(self) -> int:

@@ -12,10 +12,11 @@ from hybrid_files import HybridFiles
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from letter_vocabulary import LetterGrammar, Letters
+from lone_text import lone_text
 from random_cases import Case, random_cases
 
-from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
@@ -85,16 +86,18 @@ def weights() -> Iterator[Callable[[str], LlamaWeights]]:
 
 
 @pytest.fixture(scope="session")
-def open_demo(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iterator[Callable[..., LlamaModel]]:
+def open_demo(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iterator[Callable[..., LlamaPath]]:
     """Opens a context over a demo model, the same one for the same settings; it may hold an earlier text."""
-    opened: dict[Any, LlamaModel] = {}
+    opened: dict[Any, LlamaPath] = {}
 
-    def open_it(role: str = "target", *, fresh: bool = False, **values: Any) -> LlamaModel:
+    def open_it(role: str = "target", *, fresh: bool = False, **values: Any) -> LlamaPath:
         key = (role, len(opened) if fresh else -1, tuple(sorted(values.items())))
         if key not in opened:
             values = {"n_ctx": 640, "n_threads": 1} | values
             file = inspect(getattr(resolve_family("demo"), role)).fingerprint
-            opened[key] = open_llama(weights(role), LlamaSettings(**values), file=file, cache_dir=probe_cache)[0]
+            opened[key] = lone_text(
+                open_llama(weights(role), LlamaSettings(**values), file=file, cache_dir=probe_cache)[0]
+            )
         return opened[key]
 
     yield open_it

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edge_spec.sampling import Sampler, SamplerSettings
-from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["Acceptance", "Written", "acceptance", "rows_after", "write"]
@@ -37,7 +38,7 @@ class Acceptance:
 
 
 def write(
-    target: LanguageModel,
+    target: TextPath,
     prompts: Iterable[Sequence[int]],
     settings: SamplerSettings,
     *,
@@ -67,7 +68,7 @@ def write(
         yield Written(settings=own, prompt=tuple(prompt), reply=tuple(text[len(prompt) :]))
 
 
-def acceptance(model: LanguageModel, texts: Iterable[Written]) -> Acceptance:
+def acceptance(model: TextPath, texts: Iterable[Written]) -> Acceptance:
     """Share of the replies' tokens that a model picks where they stand."""
     right = total = 0
     for written in texts:
@@ -79,7 +80,7 @@ def acceptance(model: LanguageModel, texts: Iterable[Written]) -> Acceptance:
     return Acceptance(share=right / max(1, total), n_tokens=total)
 
 
-def rows_after(model: LanguageModel, tokens: Sequence[int], first: int = 0) -> Logits:
+def rows_after(model: TextPath, tokens: Sequence[int], first: int = 0) -> Logits:
     """Rows after ``tokens[first]`` and each later token of a text, ``[n - first, n_vocab]``."""
     model.rollback(0)
     if first:

@@ -12,7 +12,7 @@ from edge_spec.engines.registry import engine
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import open_tokenizer
 from edge_spec.models import inspect
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.tokens.tokenizer import Tokenizer
 from edge_spec.training.acceptance import rows_after
 from edge_spec.training.packing import HEAD, ID, Rows
@@ -21,17 +21,17 @@ __all__ = ["mean_loss", "opened", "token_ids"]
 
 
 @contextmanager
-def opened(path: Path, n_ctx: int, *, kv: str = "f16") -> Iterator[tuple[LanguageModel, Tokenizer]]:
+def opened(path: Path, n_ctx: int, *, kv: str = "f16") -> Iterator[tuple[TextPath, Tokenizer]]:
     """A model and its tokenizer; ``kv`` is the type of its cache."""
     file, llama = inspect(path), engine("llama")
     # Rows are read, not drafted, so their bits may depend on the width. Fused attention does not know 32-bit caches.
     extras = {"flash_attention": kv != "f32"}
     settings = ModelSettings(n_ctx=n_ctx, kv_k=kv, kv_v=kv, max_rows=64, exact=False, extras=extras)
-    with closing(llama.opener(cache_dir=None)) as opener, closing(opener.open(file, settings).model) as model:
-        yield model, opener.tokenizer(file)
+    with closing(llama.opener(cache_dir=None)) as opener, closing(opener.open(file, settings).pool) as pool:
+        yield pool.path(), opener.tokenizer(file)
 
 
-def mean_loss(model: LanguageModel, rows: Rows) -> float:
+def mean_loss(model: TextPath, rows: Rows) -> float:
     """Mean cross entropy per learned token, in nats: what ``train.mean_loss`` computes in PyTorch."""
     total, count = 0.0, 0
     for row in rows:

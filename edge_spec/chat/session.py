@@ -430,7 +430,7 @@ class _Answer(Context):
         self._window.fit(n_tokens, n_ctx)
 
     def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
-        if self._window.n_forgotten or self._window.fit(len(text), kept.model.n_ctx) is not None:
+        if self._window.n_forgotten or self._window.fit(len(text), kept.pool.n_ctx) is not None:
             # Move only cells that this conversation has read, never those of another text.
             twin, n = None, 0
         return super().enter(kept, owner, text, twin, n)

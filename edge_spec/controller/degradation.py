@@ -81,7 +81,7 @@ class Degradation(MemoryGuard):
 
     @property
     def _profile(self) -> str:
-        return self._models.target.model.profile.name
+        return self._models.target.pool.profile.name
 
     def _look(self, replies: Sequence[GuardedReply]) -> bool:
         """Check memory if it is time, and take at most one step; return whether replies can continue."""
@@ -121,13 +121,13 @@ class Degradation(MemoryGuard):
     def _apply(self, candidate: Candidate, replies: Sequence[GuardedReply], sentence: str) -> bool:
         """Apply a candidate, with a notice to the replies if words may differ; return whether it worked."""
         models = self._models
-        before = models.target.model
-        profile, identity, n_past = before.profile.name, before.capabilities.identity, before.n_past
+        before, n_past = models.target.pool, models.target.seat.model.n_past
+        profile, identity = before.profile.name, before.capabilities.identity
         lossless = self._is_lossless(candidate)
         try:
             models.apply(candidate)
         except FAILURES:
-            if not models.is_lost and models.target.model.n_past < n_past:
+            if not models.is_lost and models.target.seat.model.n_past < n_past:
                 _tell(
                     replies,
                     "memory is scarce: the text is read again, which may change a word where two are almost equally "
@@ -135,7 +135,7 @@ class Degradation(MemoryGuard):
                     departs=True,
                 )
             return False
-        after = models.target.model
+        after = models.target.pool
         for reply in replies:
             self._known[reply.owner] = after.profile.name
         if replies and not lossless:
@@ -151,7 +151,7 @@ class Degradation(MemoryGuard):
         """Return whether applying a candidate leaves the text as it is, bit for bit."""
         both = (candidate.settings, self._models.candidate.settings)
         same_text = len({replace(each, held_experts=0) for each in both}) == 1
-        drafts_change_nothing = self._models.target.model.capabilities.identity == "bitwise"
+        drafts_change_nothing = self._models.target.pool.capabilities.identity == "bitwise"
         return same_text and drafts_change_nothing and self._first.mode.lossless
 
     def _lower(self, replies: Sequence[GuardedReply]) -> Iterator[Candidate]:

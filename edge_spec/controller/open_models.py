@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,14 +24,11 @@ from edge_spec.models.heads import reads
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import Mode, mode_of
 from edge_spec.speculation.pool import Path as TextPath
-from edge_spec.speculation.pool import pool_of
+from edge_spec.speculation.pool import Pool
 from edge_spec.speculation.target import Target
-from edge_spec.speculation.trimmed_model import TrimmedModel
-from edge_spec.tokens.kept_tokens import KeptTokens
 from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["FAILURES", "OpenModels"]
@@ -85,7 +81,7 @@ class OpenModels:
         self.candidate = first
         self._first = first
         self._openers = openers
-        self._models: dict[str, LanguageModel] = {}
+        self._pools: dict[str, Pool] = {}
         self._reads_target: set[str] = set()
         # The open configuration: the target's engine and settings, and the mode of the drafter.
         self._opened: tuple[Engine, ModelSettings] | None = self._target_of(first)
@@ -98,7 +94,7 @@ class OpenModels:
             opened = self._open("target", first, self._target_of(first)[1])
             self.probed: ProbeResult = opened.probed
             self._note_cut_short()
-            self.target = Target(Speculator(opened.model, NoDrafter()))
+            self.target = Target(Speculator(opened.pool.path(), NoDrafter()))
             self._go_to(first)
         except BaseException:
             self._close_all()
@@ -157,8 +153,8 @@ class OpenModels:
         self._close_all()
 
     def _close_all(self) -> None:
-        for model in self._models.values():
-            model.close()
+        for pool in self._pools.values():
+            pool.close()
         for opener in self._openers.values():
             opener.close()
         self.ledger.retire()
@@ -184,14 +180,14 @@ class OpenModels:
 
     def _reopen_target(self, candidate: Candidate) -> None:
         wanted = self._target_of(candidate)
-        if self._reads_target & self._models.keys():
+        if self._reads_target & self._pools.keys():
             self._stop_drafting()
         if self._opened is not None:
             self._close_target(wanted)
         opened = self._open("target", candidate, wanted[1])
         self._opened, self.probed = wanted, opened.probed
         self._note_cut_short()
-        self.target.change_model(opened.model)
+        self.target.change_pool(opened.pool)
         while self._cells:
             self._restore_cells(*self._cells.pop(0))
 
@@ -221,8 +217,8 @@ class OpenModels:
 
     def _claim_texts(self) -> None:
         """Claim the memory of further texts beyond the plan when one gets cells."""
-        pool, n_texts = self.target.pool, sum(text.model.n_past > 0 for text in self.target.texts)
-        self.ledger.set(*TEXTS, n_texts * pool.text_bytes if pool is not None else 0)
+        n_texts = sum(text.model.n_past > 0 for text in self.target.texts)
+        self.ledger.set(*TEXTS, n_texts * self.target.pool.text_bytes)
 
     def _note_cut_short(self) -> None:
         """Add a note if the probe of the target was not completed."""
@@ -238,8 +234,8 @@ class OpenModels:
             self.notes.append(sentence)
 
     def _usable(self, candidate: Candidate) -> Candidate:
-        """Return the candidate, without drafts if the target cannot verify them."""
-        can, mode, why = self.target.model.capabilities, candidate.mode, ""
+        """Return the candidate, without drafts where the target cannot verify them."""
+        can, mode, why = self.target.pool.capabilities, candidate.mode, ""
         if not mode.limit:
             return candidate
         if self.probed.cut_short_s:
@@ -263,7 +259,7 @@ class OpenModels:
         try:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
             smaller = _SmallerModels(candidate, self.files, self._open, self.probed)
-            drafter = candidate.mode.build(smaller)
+            drafter = smaller.drafter(candidate.mode, self.target.seat.model)
             self._measurements.recall(candidate, smaller.learners)
             self._learning = candidate, smaller.learners
             self.ledger.gauge("process", DRAFT_TABLES, lambda: self.target.held_bytes)
@@ -280,7 +276,7 @@ class OpenModels:
         self._mode = None
         self.ledger.release("process", DRAFT_TABLES)
         # Close the drafter first: it may read what the intermediate model computes.
-        for role in sorted(self._models.keys() - {"target"}):
+        for role in sorted(self._pools.keys() - {"target"}):
             self._close(role, keep_weights=role in keep)
 
     def _keep_learned(self) -> None:
@@ -299,7 +295,7 @@ class OpenModels:
             measured = lambda name, n_bytes: self.ledger.measure(role, name, n_bytes)  # noqa: E731
             between = self.files["intermediate"] if "intermediate" in candidate.models else None
             read = "intermediate" if between is not None and reads(file, between) else "target"
-            target = None if role == "target" else (self._models[read], self.files[read])
+            target = None if role == "target" else (self._pools[read], self.files[read])
             opened = self._openers[engine].open(file, own, target=target, measured=measured)
         except BaseException as error:
             self.ledger.release(role)
@@ -309,7 +305,7 @@ class OpenModels:
                 require(what, footprint.held_bytes, probe(), hint=_HINT)
             raise
         self.ledger.note_growth(role, usage().resident_bytes - before)
-        self._models[role] = opened.model
+        self._pools[role] = opened.pool
         if opened.reads_target:
             self._reads_target.add(role)
         return opened
@@ -321,11 +317,11 @@ class OpenModels:
             return estimates.footprint(role, candidate.engines[role], own)
 
     def _close(self, role: str, *, keep_weights: bool = True) -> None:
-        self._models.pop(role).close()
+        self._pools.pop(role).close()
         self._reads_target.discard(role)
         self.ledger.release(role)
         file = self.files[role]
-        if not keep_weights and all(self.files[other].path != file.path for other in self._models):
+        if not keep_weights and all(self.files[other].path != file.path for other in self._pools):
             self._openers[self._first.engines[role]].release(file)
         trim_heap()
 
@@ -350,11 +346,9 @@ class _SmallerModels:
         self._candidate = candidate
         self._files = files
         self._open = open_it
-        # Of the first text, by role; and of a further one, the target among them.
-        self._first: dict[str, LanguageModel] = {}
+        self._pools: dict[str, Pool] = {}
+        # Of the text that a drafter is built for, the target among them.
         self._paths: dict[str, TextPath] = {}
-        # One for the models of all texts: it takes some bytes for each token of the target's vocabulary.
-        self._kept: dict[str, KeptTokens | None] = {}
 
     def remember(self, name: str, learner: Chooser) -> None:
         """Register a learner; it is given its stored state as soon as the whole drafter is built.
@@ -366,31 +360,33 @@ class _SmallerModels:
         else:
             self.learners[name] = learner
 
+    def drafter(self, mode: Mode, target: TextPath) -> Drafter:
+        """Return a drafter for a text of the target."""
+        self._paths = {"target": target}
+        return mode.build(self)
+
     def drafter_beside(self, mode: Mode, target: TextPath) -> Drafter:
         """Return a drafter for a further text: like the first one, but of tables only if its models know one text."""
-        if all(pool_of(model) is not None for model in self._first.values()):
-            beside = copy(self)
-            beside._paths = {"target": target}
-            return mode.build(beside)
+        if all(pool.max_paths > 1 for pool in self._pools.values()):
+            return self.drafter(mode, target)
         return mode_of("auto", given=frozenset()).build(self) if "text" in self.learners else NoDrafter()
 
-    def draft(self, *, trees: bool) -> LanguageModel:
-        """Return the drafter's model."""
-        return self._opened("draft", trees)
+    def draft(self, *, trees: bool) -> TextPath:
+        """Return a path of the drafter's model."""
+        return self._path("draft", trees)
 
-    def intermediate(self, *, trees: bool) -> LanguageModel:
-        """Return the intermediate model."""
-        return self._opened("intermediate", trees)
+    def intermediate(self, *, trees: bool) -> TextPath:
+        """Return a path of the intermediate model."""
+        return self._path("intermediate", trees)
 
-    def _opened(self, role: str, trees: bool) -> LanguageModel:
-        model: LanguageModel
-        pool = pool_of(self._first[role]) if self._paths else None
-        if pool is not None:
-            reads_between = self.draft_reads_intermediate and "intermediate" in self._paths
-            model = self._paths[role] = pool.path(self._paths["intermediate" if reads_between else "target"])
-        else:
+    def _path(self, role: str, trees: bool) -> TextPath:
+        if role not in self._pools:
             own = replace(self._candidate.models[role], trees=trees)
-            model = self._first[role] = self._open(role, self._candidate, own).model
-            self._kept[role] = kept_tokens(self._files["target"], self._files[role])
-        kept = self._kept[role]
-        return model if kept is None else TrimmedModel(model, kept)
+            pool = self._pools[role] = self._open(role, self._candidate, own).pool
+            kept = kept_tokens(self._files["target"], self._files[role])
+            if kept is not None:
+                pool.trim(kept)
+        reads_between = self.draft_reads_intermediate and "intermediate" in self._paths
+        like = self._paths["intermediate" if reads_between else "target"]
+        path = self._paths[role] = self._pools[role].path(like)
+        return path

@@ -27,7 +27,9 @@ from edge_spec.extras import how_to_install
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import is_own_head, lacking_rows
-from edge_spec.speculation.language_model import LanguageModel, NumericsProfile
+from edge_spec.speculation.language_model import NumericsProfile
+from edge_spec.speculation.pool import Path as TextPath
+from edge_spec.speculation.pool import Pool
 from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["Engine", "Estimator", "HiddenRows", "ModelSettings", "OpenedModel", "Opener", "Progress", "installed"]
@@ -42,21 +44,22 @@ class OpenedModel:
     """A model that an engine has opened, and what probing it found.
 
     Attributes:
+        pool: the model; its paths are empty.
         reads_target: whether it reads what its open target computes, and is closed before it.
     """
 
-    model: LanguageModel
+    pool: Pool
     probed: ProbeResult
     reads_target: bool = False
 
 
 class HiddenRows(Protocol):
-    """Hidden states of an open model, one for each token that it has read."""
+    """Hidden states of a text in an open model, one for each token that was read."""
 
     def __getitem__(self, tokens: slice) -> npt.NDArray[Any]:
         """Return the rows of some tokens of the text, f16 ``[n, width]``, valid until the model reads others."""
 
-    def on(self, path: LanguageModel) -> HiddenRows:
+    def on(self, path: TextPath) -> HiddenRows:
         """Return those of another path of the model's pool."""
 
 
@@ -129,10 +132,10 @@ class Opener(ABC):
         file: ModelFile,
         settings: ModelSettings,
         *,
-        target: tuple[LanguageModel, ModelFile] | None = None,
+        target: tuple[Pool, ModelFile] | None = None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
-        """Return a model with an empty cache, probed.
+        """Return a model without a text, probed.
 
         Args:
             target: the open model that this one drafts for, and its file: a head reads what it computes, and is closed
@@ -167,10 +170,11 @@ class Opener(ABC):
         has_several = max(settings.threads) > 1
         self._on_wait(Sentence("{slow}{fewer}", slow=slow, fewer=fewer if has_several else ""))
 
-    def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
+    def hidden_rows(self, path: TextPath, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
         """From now on keep what goes into some layers of an open model, side by side, ``[n, len(layers) * width]``.
 
         Args:
+            path: a text in it, whose states are returned.
             file: of the model.
             layers: numbers from 1 on.
 

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
-from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.pool import CachedPath
 from edge_spec.errors import BackendError
-from edge_spec.speculation.language_model import ANYWHERE, Capabilities, LanguageModel, NumericsProfile
+from edge_spec.speculation.language_model import ANYWHERE
 from edge_spec.speculation.tree import Tree
 
-__all__ = ["Probed", "comes_back", "how_far_back"]
+__all__ = ["comes_back", "how_far_back"]
 
 
-class Probed(LanguageModel, Protocol):
-    """A model with the settings that it was opened with; its capabilities and profile can be set to what was found."""
-
-    capabilities: Capabilities
-    profile: NumericsProfile
-
-    @property
-    def settings(self) -> ModelSettings:
-        """These settings."""
-
-
-def how_far_back(model: Probed, text: Sequence[int]) -> int:
+def how_far_back(model: CachedPath[Any], text: Sequence[int]) -> int:
     """Return how many tokens of a decode can be taken back, see ``Capabilities.rollback``.
 
     Args:
@@ -37,7 +26,7 @@ def how_far_back(model: Probed, text: Sequence[int]) -> int:
     return 0 if n > 1 else ANYWHERE
 
 
-def _goes_back(model: Probed, text: Sequence[int], back: int) -> bool:
+def _goes_back(model: CachedPath[Any], text: Sequence[int], back: int) -> bool:
     """Return whether so many tokens at the end of a text can be taken back while the others stay."""
     try:
         model.rollback(0)
@@ -48,7 +37,7 @@ def _goes_back(model: Probed, text: Sequence[int], back: int) -> bool:
     return model.n_past == len(text) - back
 
 
-def comes_back(model: Probed, text: Sequence[int]) -> bool:
+def comes_back(model: CachedPath[Any], text: Sequence[int]) -> bool:
     """Return whether a model comes back to what it held, after two decodes of a token each."""
     n = min(2, model.n_ctx)
     try:

@@ -12,15 +12,16 @@ from hashlib import blake2b
 from itertools import cycle, islice
 from math import inf
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from edge_spec.engines.going_back import Probed, comes_back, how_far_back
+from edge_spec.engines.going_back import comes_back, how_far_back
+from edge_spec.engines.pool import CachedPath, CachedPool
 from edge_spec.engines.probe_watch import ProbeWatch, TimeIsUp
 from edge_spec.errors import BackendError
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities
-from edge_spec.speculation.pool import Path as TextPath
-from edge_spec.speculation.pool import pool_of
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["OWN_READINGS", "PLAIN", "READINGS", "ProbeResult", "Readings", "probe"]
@@ -84,7 +85,7 @@ class ProbeResult:
 
 
 def probe(
-    model: Probed,
+    model: CachedPool[Any],
     *,
     external: bool = False,
     lone: bool = True,
@@ -96,7 +97,7 @@ def probe(
     on_busy: Callable[[float], object] = lambda times: None,
     clock: Callable[[], float] = perf_counter,
 ) -> ProbeResult:
-    """Find out what ``model`` can do; its cache is empty before and after.
+    """Find out what ``model`` can do; it holds no text before and after.
 
     Rollback: read some tokens at once and take back all but the first, or fewer. Widths: read the same text in decodes
     of one row, of two rows and so on, and compare every row bit by bit, and in a short text every cell: a copy of many
@@ -110,7 +111,7 @@ def probe(
         lone: whether a single row may count as one of several. Not where a library is known to multiply it by other
             code and most differences are hidden, as by rounding to 16 bits on the way.
         readings: where texts are read in every width.
-        company: the cells may be a pool, and whether texts in company have the bits of each alone is not known.
+        company: whether texts that are computed together have the bits of each alone is not known.
         n_different: how many different tokens a text has; None for any number. Where weights stay on the disk that not
             every token needs, each token that is new to the text has more of them read. What is computed of a token is
             the same, and so are the sums that might differ; seconds are those of further tokens.
@@ -123,20 +124,20 @@ def probe(
     """
     reached = readings_in(model.n_ctx, readings.every)
     total = _n_tokens(model, reached, readings, company=company) if model.settings.exact else 1
-    watch = ProbeWatch(on_probe, total, limit_s=limit_s, on_busy=on_busy, clock=clock)
+    watch, path = ProbeWatch(on_probe, total, limit_s=limit_s, on_busy=on_busy, clock=clock), model.path()
     try:
-        found = _probed(model, watch, readings, n_different, external=external, lone=lone, company=company)
+        found = _probed(path, watch, readings, n_different, external=external, lone=lone, company=company)
     except TimeIsUp:
         model.capabilities = careful = replace(PLAIN, rollback=model.capabilities.rollback, in_company=False)
         seconds = {n: spent for n, spent in watch.fastest.items() if n == 1}
         found = ProbeResult(capabilities=careful, seconds=seconds, cut_short_s=limit_s)
-    model.rollback(0)
+    path.close()
     watch.end()
     return found
 
 
 def _probed(
-    model: Probed,
+    model: CachedPath[Any],
     watch: ProbeWatch,
     readings: Readings,
     n_different: int | None,
@@ -152,7 +153,7 @@ def _probed(
     rollback = how_far_back(model, text) if model.settings.exact else ANYWHERE * comes_back(model, text)
     max_rows = min(model.settings.max_rows, rollback + 1)
     can = Capabilities(rollback=rollback, takes_trees=model.settings.trees, widths=(), max_rows=max_rows)
-    model.capabilities = can
+    model.pool.capabilities = can
     if not model.settings.exact:
         # A drafter's rounding never reaches the text.
         return _probe_drafter(model, text, readings.every[0][0])
@@ -160,7 +161,7 @@ def _probed(
     exact, text = _widths_alike(model, text, widths, readings, watch, lone=lone or external)
     # More rows than the widest width would be outside the class.
     most = exact[-1] if exact else max_rows
-    capabilities = model.capabilities = replace(can, takes_trees=False, widths=exact, max_rows=most)
+    capabilities = model.pool.capabilities = replace(can, takes_trees=False, widths=exact, max_rows=most)
     if exact and not external:
         alike = _reads_alike(model, text, min(model.n_ctx, readings.depth), watch)
         capabilities = replace(capabilities, reuse_step=int(alike))
@@ -185,7 +186,7 @@ def _probed(
     )
 
 
-def _n_tokens(model: Probed, reached: Sequence[_Reading], readings: Readings, *, company: bool) -> int:
+def _n_tokens(model: CachedPool[Any], reached: Sequence[_Reading], readings: Readings, *, company: bool) -> int:
     """Return about how many tokens a probe computes at most."""
     n_widths = sum(n <= model.settings.max_rows for n in _WIDTHS)
     depth = min(model.n_ctx, readings.depth)
@@ -194,7 +195,7 @@ def _n_tokens(model: Probed, reached: Sequence[_Reading], readings: Readings, *,
     return trials + 2 * sum(n for _, n in readings.lone) + 5 * depth + of_company
 
 
-def _seconds_of(model: Probed, text: Sequence[int], widths: Sequence[int]) -> dict[int, float]:
+def _seconds_of(model: CachedPath[Any], text: Sequence[int], widths: Sequence[int]) -> dict[int, float]:
     """Return the seconds of a decode of each width, of tokens that follow what is in the cache."""
     seconds, first = dict[int, float](), 0
     model.rollback(max(0, min(model.n_past, model.n_ctx - max(widths))))
@@ -207,7 +208,7 @@ def _seconds_of(model: Probed, text: Sequence[int], widths: Sequence[int]) -> di
     return seconds
 
 
-def _probe_drafter(model: Probed, text: Sequence[int], depth: int) -> ProbeResult:
+def _probe_drafter(model: CachedPath[Any], text: Sequence[int], depth: int) -> ProbeResult:
     trees = model.settings.trees and _takes_trees(model, text, min(depth, model.n_ctx))
     return ProbeResult(capabilities=replace(model.capabilities, takes_trees=trees), seconds={})
 
@@ -220,7 +221,7 @@ def readings_in(n_ctx: int, readings: Sequence[_Reading]) -> list[_Reading]:
 
 
 def _widths_alike(
-    model: Probed,
+    model: CachedPath[Any],
     text: Sequence[int],
     widths: Sequence[int],
     readings: Readings,
@@ -283,7 +284,9 @@ _SMALL_CHUNK = 16
 """Smaller ones are among those."""
 
 
-def _read_on(model: Probed, text: Sequence[int], end: int, watch: ProbeWatch, widths: Sequence[int] = ()) -> None:
+def _read_on(
+    model: CachedPath[Any], text: Sequence[int], end: int, watch: ProbeWatch, widths: Sequence[int] = ()
+) -> None:
     """Read a text up to some token, in chunks of several sizes and in decodes of some widths by turns.
 
     Chunks of a single token are left out where widths are given, since it may be of none of them.
@@ -318,7 +321,7 @@ def _alike(run: tuple[int, ...], left: Mapping[int, _Left]) -> tuple[int, ...]:
 
 
 def _read(
-    model: Probed, text: Sequence[int], start: int, n: int, width: int, watch: ProbeWatch, *, cells: bool
+    model: CachedPath[Any], text: Sequence[int], start: int, n: int, width: int, watch: ProbeWatch, *, cells: bool
 ) -> _Left:
     """Read ``n`` tokens after the first ``start`` ones in decodes of ``width`` rows.
 
@@ -339,7 +342,7 @@ def _digest(values: bytes | memoryview) -> bytes:
 
 
 def _everywhere(
-    model: Probed,
+    model: CachedPath[Any],
     text: Sequence[int],
     start: int,
     runs: Sequence[tuple[int, ...]],
@@ -363,7 +366,7 @@ def _everywhere(
 
 
 def _holds_everywhere(
-    model: Probed, text: Sequence[int], start: int, width: int, rows: Sequence[bytes], watch: ProbeWatch
+    model: CachedPath[Any], text: Sequence[int], start: int, width: int, rows: Sequence[bytes], watch: ProbeWatch
 ) -> bool:
     """Return whether decodes of ``width`` rows give the ``rows`` after ``start`` tokens from wherever they begin."""
     model.rollback(start)
@@ -376,7 +379,13 @@ def _holds_everywhere(
 
 
 def _confirmed(
-    model: Probed, capabilities: Capabilities, text: Sequence[int], max_rows: int, watch: ProbeWatch, *, single: bool
+    model: CachedPath[Any],
+    capabilities: Capabilities,
+    text: Sequence[int],
+    max_rows: int,
+    watch: ProbeWatch,
+    *,
+    single: bool,
 ) -> Capabilities:
     """Return what was found if it holds, or holds where single rows are padded.
 
@@ -385,16 +394,16 @@ def _confirmed(
     wider = tuple(n for n in capabilities.widths if n > 1)
     # Where every row is computed alone, there are no others that it could differ from.
     for widths in dict.fromkeys((capabilities.widths, wider) if single or not wider else (wider,)):
-        model.capabilities = replace(capabilities, widths=widths)
+        model.pool.capabilities = replace(capabilities, widths=widths)
         if widths and _holds(model, text, watch):
             break
     else:
-        model.capabilities = replace(capabilities, widths=(), max_rows=max_rows)
+        model.pool.capabilities = replace(capabilities, widths=(), max_rows=max_rows)
     model.rollback(0)
     return model.capabilities
 
 
-def _holds(model: Probed, text: Sequence[int], watch: ProbeWatch) -> bool:
+def _holds(model: CachedPath[Any], text: Sequence[int], watch: ProbeWatch) -> bool:
     """Return whether a row has the same bits at every place in a decode, whatever the number of rows."""
     wide = min(model.capabilities.max_rows, model.n_ctx)
     model.rollback(0)
@@ -413,7 +422,7 @@ def _holds(model: Probed, text: Sequence[int], watch: ProbeWatch) -> bool:
     return True
 
 
-def _reads_alike(model: Probed, text: Sequence[int], depth: int, watch: ProbeWatch) -> bool:
+def _reads_alike(model: CachedPath[Any], text: Sequence[int], depth: int, watch: ProbeWatch) -> bool:
     """Return whether a text leaves the same cells read at once, in other chunks, and in decodes of all widths.
 
     Rows after it show it: each of them depends on all cells. What is in the cache was read in chunks and in decodes by
@@ -466,7 +475,7 @@ _COMPANY = (300, 3, 200, 9, 40)
 _ROUNDS = 8
 
 
-def _keeps_company(model: Probed, text: Sequence[int], watch: ProbeWatch) -> bool:
+def _keeps_company(model: CachedPath[Any], text: Sequence[int], watch: ProbeWatch) -> bool:
     """Return whether texts that are read and written together have the rows and cells that each has alone.
 
     They are read in pieces by turns, and written in changing order with drafts that are dropped. In the middle one is
@@ -475,10 +484,10 @@ def _keeps_company(model: Probed, text: Sequence[int], watch: ProbeWatch) -> boo
     Args:
         text: whose beginning is in the cache; it is the longest of them.
     """
-    pool, most = pool_of(model), model.capabilities.max_rows
-    # The first text is the model's own.
+    pool, most = model.pool, model.capabilities.max_rows
+    # Another one is there already.
     n = min(len(_COMPANY), most, model.settings.max_rows - 1)
-    if pool is None or n < 2:
+    if pool.max_paths == 1 or n < 2:
         return False
     room = min(model.n_ctx, pool.n_cells // n) - _ROUNDS - 1
     if room < 2:
@@ -492,7 +501,8 @@ def _keeps_company(model: Probed, text: Sequence[int], watch: ProbeWatch) -> boo
         alone.append(_read(model, each, length, _ROUNDS, 1, watch, cells=True))
         model.rollback(0)
     alone.reverse()
-    paths, waiting = [pool.path() for _ in texts], list[TextPath]()
+    paths: list[Path] = [pool.path() for _ in texts]
+    waiting = list[Path]()
     rows: list[list[bytes]] = [[] for _ in texts]
     try:
         for _ in range(2):
@@ -526,7 +536,7 @@ def _keeps_company(model: Probed, text: Sequence[int], watch: ProbeWatch) -> boo
     return left == alone
 
 
-def _takes_trees(model: Probed, text: Sequence[int], depth: int) -> bool:
+def _takes_trees(model: CachedPath[Any], text: Sequence[int], depth: int) -> bool:
     """Return whether two branches in a decode give the rows of two sequences: the same bits if that is wanted."""
     n = min(4, model.capabilities.max_rows)
     if n < 3:

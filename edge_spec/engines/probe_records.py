@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.going_back import Probed
+from edge_spec.engines.pool import CachedPool
 from edge_spec.engines.probe import READINGS, ProbeResult, Readings, probe
 from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.engines.settings import ModelSettings
@@ -41,7 +41,7 @@ ProfileOf = Callable[[tuple[int, ...]], NumericsProfile]
 
 
 def probe_once(
-    model: Probed,
+    model: CachedPool[Any],
     profile_of: ProfileOf,
     *,
     file: str,

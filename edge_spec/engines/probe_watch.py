@@ -7,7 +7,8 @@ from math import inf
 from time import perf_counter
 
 from edge_spec.engines.processor_time import processor_time
-from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["ProbeWatch", "TimeIsUp"]
@@ -58,7 +59,7 @@ class ProbeWatch:
         self._n_slow, self._spent_s, self._lost_s = 0, 0.0, 0.0
         told(0, total)
 
-    def decode(self, model: LanguageModel, tokens: Sequence[int]) -> Logits:
+    def decode(self, model: Path, tokens: Sequence[int]) -> Logits:
         """Return the rows of some tokens that follow one another.
 
         Raises:
@@ -70,7 +71,7 @@ class ProbeWatch:
         self.count(len(tokens))
         return rows
 
-    def prefill(self, model: LanguageModel, tokens: Sequence[int]) -> None:
+    def prefill(self, model: Path, tokens: Sequence[int]) -> None:
         """Read some tokens at once.
 
         Raises:

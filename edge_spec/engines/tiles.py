@@ -12,7 +12,10 @@ import numpy.typing as npt
 from edge_spec.errors import PoolFull
 from edge_spec.speculation.pool import TILE
 
-__all__ = ["PathTiles", "Tiles", "n_tiles"]
+__all__ = ["Cells", "PathTiles", "Tiles", "n_tiles"]
+
+Cells = npt.NDArray[np.intp]
+"""Numbers of cells."""
 
 _LATEST = 64
 """Whoever has taken one of so many last tiles may grow beyond it."""
@@ -180,10 +183,10 @@ class PathTiles:
         fork.reserve(n // TILE * TILE, n)
         return fork, [(copied, fork.ids[-1])]
 
-    def cells(self, first: int, last: int) -> npt.NDArray[np.intp]:
+    def cells(self, first: int, last: int) -> Cells:
         """Return the cells of the places from ``first`` up to ``last``."""
         return self.cells_of(np.arange(first, last))
 
-    def cells_of(self, places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    def cells_of(self, places: Cells) -> Cells:
         """Return the cells of some places."""
         return np.array(self.ids, np.intp)[places // TILE] * TILE + places % TILE if len(places) else places

@@ -98,7 +98,7 @@ class Driver(Workload[TextSequence]):
         # Of texts that nobody writes any more, for which group of replies they were written.
         self._ended: WeakKeyDictionary[Speculator, ref[Claim]] = WeakKeyDictionary()
         self._turns = 0
-        self._model = target.model
+        self._pool = target.pool
         self.rows = Counter(prompt=0, text=0, draft=0)
         # Seconds of a decode of several texts, and of reading a token of a prompt.
         self._decode_s = self._token_s = 0.0
@@ -239,9 +239,9 @@ class Driver(Workload[TextSequence]):
 
     def _follow_target(self) -> bool:
         """If another target continues the texts, and holds fewer of them, the youngest wait; whether there is one."""
-        if self.target.model is self._model:
+        if self.target.pool is self._pool:
             return False
-        self._model = self.target.model
+        self._pool = self.target.pool
         self.texts.changed_target()
         for sequence in self._live[self.target.most_texts :]:
             self._put_back(sequence)
@@ -249,7 +249,7 @@ class Driver(Workload[TextSequence]):
             self._put_back(self._live[-1])
         for sequence in self._live:
             # A few tokens belong to the next decode.
-            text, most = _place_of(sequence), self._model.capabilities.max_rows
+            text, most = _place_of(sequence), self._pool.capabilities.max_rows
             sequence.is_reading = len(text.text) <= text.model.n_ctx and len(text.unread(most)) == most
         return True
 
@@ -347,7 +347,7 @@ class Driver(Workload[TextSequence]):
     def _no_room(self, n_tokens: int) -> bool:
         if not self._live:
             # All cells are there for it, and they are too few.
-            raise PoolFull(n_free=self.target.pool.n_free if self.target.pool else 0, n_needed=n_tokens)
+            raise PoolFull(n_free=self.target.pool.n_free, n_needed=n_tokens)
         return False
 
     def _twin(
@@ -359,7 +359,7 @@ class Driver(Workload[TextSequence]):
         it was computed. What it has yet to read is waited for only where that is worth it.
         """
         best: tuple[Speculator | None, int] = (None, 0)
-        if self.target.pool is None or self.target.model.capabilities.reuse_step != 1:
+        if self.target.pool.max_paths == 1 or self.target.pool.capabilities.reuse_step != 1:
             return best
         ended = (text for text in self.texts.unowned() if group is not None and self._group_of(text) is group)
         texts = {text: False for text in ended}
@@ -412,8 +412,8 @@ class Driver(Workload[TextSequence]):
 
     def _read(self, reading: Sequence[TextSequence], *, n_writing: int) -> None:
         """Read a piece of one prompt, or of several together; a whole chunk of one where its bits depend on that."""
-        capabilities = self.target.model.capabilities
-        most = chunk = capabilities.prefill_chunk or self.target.model.n_ctx
+        capabilities = self.target.pool.capabilities
+        most = chunk = capabilities.prefill_chunk or self.target.pool.n_ctx
         is_divided = capabilities.reuse_step == 1
         if is_divided and n_writing and self._token_s:
             n_decodes = _PIECE_DECODES * max(1.0, len(reading) / n_writing)

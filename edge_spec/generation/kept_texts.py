@@ -10,10 +10,9 @@ from typing import Any, Literal, TypeAlias
 from edge_spec.errors import BudgetExceeded, Closed, EdgeSpecError, PoolFull, StateError, UnfinishedReply
 from edge_spec.generation.session_cache import SessionCache, SuspendedCaches
 from edge_spec.generation.worker import Worker
-from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.pool import TILE, Pool, pool_of
-from edge_spec.speculation.target import Target, path_of
+from edge_spec.speculation.pool import TILE, Pool
+from edge_spec.speculation.target import Target
 
 __all__ = ["TEXTS", "Entered", "KeptTexts"]
 
@@ -57,14 +56,14 @@ class KeptTexts:
         self._idle: weakref.WeakKeyDictionary[object, Speculator] = weakref.WeakKeyDictionary()
         self._written: dict[int, Speculator] = {}
         # Cells that the pool had when the model was opened: those of the plan.
-        self._n_planned = target.pool.n_cells if target.pool is not None else 0
+        self._n_planned = target.pool.n_cells
         # The same of the pools of drafters' models.
         self._draft_planned: weakref.WeakKeyDictionary[Pool, int] = weakref.WeakKeyDictionary()
 
     @property
-    def model(self) -> LanguageModel:
+    def pool(self) -> Pool:
         """The target."""
-        return self._target.model
+        return self._target.pool
 
     # --- texts that are written
 
@@ -101,15 +100,15 @@ class KeptTexts:
             if text is None or not self._has_room(text):
                 return False
             has_text = self._restored(text, owner if source is None else source, keep=source is not None)
-        model = self._target.model
+        n_ctx, max_rows = self.pool.n_ctx, self.pool.capabilities.max_rows
         # Cells of prompts that are still being read are taken only then.
         unread = sum(max(0, len(each.text) - each.model.n_past) for each in self._written.values())
         self._written[id(text)] = text
-        n_more = min(n_tokens, model.n_ctx) - text.model.n_past + model.capabilities.max_rows
+        n_more = min(n_tokens, n_ctx) - text.model.n_past + max_rows
         if not self._frees(text, n_more + unread):
             self.leave(owner if has_text else None, text)
             return False
-        self.gives_draft_cells(min(n_tokens, model.n_ctx) + model.capabilities.max_rows, text)
+        self.gives_draft_cells(min(n_tokens, n_ctx) + max_rows, text)
         return text, has_text
 
     def leave(self, owner: object | None, text: Speculator) -> None:
@@ -142,8 +141,8 @@ class KeptTexts:
                     text.drafter.restore(known.states, known.text)
 
     def _fork(self, source: Speculator, n: int) -> Speculator | None:
-        if self._target.pool is None:
-            # An engine that holds one text shares no cells: a copy of them is restored instead.
+        if self.pool.max_paths == 1:
+            # A copy of the cells is restored instead.
             return None
         with suppress(PoolFull, MemoryError):
             if self._has_room(None, spare=source) and self._frees(source, TILE, spare=source):
@@ -154,7 +153,6 @@ class KeptTexts:
     def _drop_others(self, spare: Speculator) -> None:
         """Have room for a further text: of those of nobody a few stay, and there are no more than there may be."""
         target = self._target
-        assert target.pool is not None
         unowned = [each for each in self.unowned() if target.may_drop(each) and each is not spare]
         n_over = len(target.texts) + 1 - target.pool.max_paths
         for text in unowned[: max(0, n_over, len(unowned) - target.most_texts)]:
@@ -209,18 +207,17 @@ class KeptTexts:
 
         For what is only kept there is no more room than it may take.
         """
-        pool = self._target.pool
         is_needed = not any(each.model.n_past for each in self._idle.values())
-        return pool is None or self._claimed(self._beyond(pool.n_cells, n_more), is_needed=is_needed)
+        return self._claimed(self._beyond(self.pool.n_cells, n_more), is_needed=is_needed)
 
     def _beyond(self, n_cells: int, n_more: int = 0) -> int:
         """Return what the texts take beyond the plan with so many cells, and ``n_more`` that have no token yet."""
-        pool = self._target.pool
-        assert pool is not None
         n_texts = n_more + sum(each.model.n_past > 0 or id(each) in self._written for each in self._target.texts)
         drafts = self._target.draft_pools
         further = sum((each.n_cells - self._planned_of(each)) * each.cell_bytes for each in drafts)
-        return (n_cells - self._n_planned) * pool.cell_bytes + max(0, n_texts - 1) * self._target.text_bytes + further
+        return (
+            (n_cells - self._n_planned) * self.pool.cell_bytes + max(0, n_texts - 1) * self._target.text_bytes + further
+        )
 
     def _planned_of(self, drafts: Pool) -> int:
         """Return the cells that a pool of a drafter's model had when it was opened."""
@@ -228,8 +225,7 @@ class KeptTexts:
 
     def _claimed(self, n_bytes: int, *, is_needed: bool = True) -> bool:
         """Claim so many bytes beyond the plan; whether they can be had. What is held stays claimed if not."""
-        pool, ledger = self._target.pool, self.cache.ledger
-        assert pool is not None
+        ledger = self.cache.ledger
         try:
             if is_needed or n_bytes <= self.cache.limit_bytes:
                 ledger.set(*TEXTS, n_bytes)
@@ -237,15 +233,14 @@ class KeptTexts:
                 return True
         except BudgetExceeded:
             with suppress(BudgetExceeded):
-                ledger.set(*TEXTS, self._beyond(pool.n_cells))
+                ledger.set(*TEXTS, self._beyond(self.pool.n_cells))
         return False
 
     # --- cells
 
     def _frees(self, text: Speculator, n: int, *, spare: Speculator | None = None) -> bool:
         """Have cells free for ``n`` more tokens of a text; whether there are."""
-        pool = self._target.pool
-        while pool is not None and (lacking := pool.n_more(path_of(text), n) - pool.n_free) > 0:
+        while (lacking := self.pool.n_more(text.model, n) - self.pool.n_free) > 0:
             if not self.gives_cells(lacking, spare=spare):
                 return False
         return True
@@ -273,8 +268,7 @@ class KeptTexts:
 
     def _grow(self, n: int, *, is_needed: bool) -> bool:
         """Have ``n`` more cells, if the budget has room for them; for what is only kept no more than it may take."""
-        pool = self._target.pool
-        assert pool is not None
+        pool = self.pool
         most = self._n_planned + self._target.most_texts * pool.n_ctx
         # For what is only kept small steps are not worth it.
         steps = [max(n, pool.n_cells // part) for part in _STEPS]
@@ -285,14 +279,12 @@ class KeptTexts:
         return False
 
     def _resized(self, n_cells: int, *, is_needed: bool = True) -> bool:
-        pool = self._target.pool
-        assert pool is not None
         try:
             if self._claimed(self._beyond(n_cells), is_needed=is_needed):
-                pool.resize(n_cells)
+                self.pool.resize(n_cells)
                 return True
         except MemoryError:
-            self._claimed(self._beyond(pool.n_cells))
+            self._claimed(self._beyond(self.pool.n_cells))
         return False
 
     def gives_draft_cells(self, n: int, text: Speculator | None = None) -> None:
@@ -303,7 +295,7 @@ class KeptTexts:
         """
         for pool in self._target.draft_pools:
             held = text.drafter.followed.values() if text is not None else ()
-            needed = n - sum(each.model.n_past for each in held if pool_of(each.model) is pool)
+            needed = n - sum(each.model.n_past for each in held if each.model.pool is pool)
             if needed <= pool.n_free:
                 continue
             for idle in [*self.unowned(), *self._idle.values()]:
@@ -316,19 +308,17 @@ class KeptTexts:
                     self._resize_drafts(pool, pool.n_cells + n_more + -n_more % TILE)
 
     def _resize_drafts(self, drafts: Pool, n_cells: int) -> None:
-        pool = self._target.pool
-        assert pool is not None
         self._planned_of(drafts)
-        now = self._beyond(pool.n_cells)
+        now = self._beyond(self.pool.n_cells)
         with suppress(MemoryError):
             if self._claimed(now + (n_cells - drafts.n_cells) * drafts.cell_bytes):
                 drafts.resize(n_cells)
-        self._claimed(self._beyond(pool.n_cells))
+        self._claimed(self._beyond(self.pool.n_cells))
 
     def shrink(self, *, is_scarce: bool = False) -> None:
         """Give back what no text holds, as far as there is more than planned: all of it where memory is scarce."""
-        pool = self._target.pool
-        if pool is not None and self._beyond(pool.n_cells):
+        pool = self.pool
+        if self._beyond(pool.n_cells):
             n_times = 1 if is_scarce else _SPARE
             for text in self.unowned():
                 self._empty_out(text)
@@ -344,8 +334,7 @@ class KeptTexts:
 
     def changed_target(self) -> None:
         """There is another target, with as many cells as planned."""
-        pool = self._target.pool
-        self._n_planned = pool.n_cells if pool is not None else 0
+        self._n_planned = self.pool.n_cells
         self.cache.ledger.release(*TEXTS)
         while not self.claims() and self._idle:
             self._suspend(next(iter(self._idle)))
@@ -394,13 +383,12 @@ class KeptTexts:
             Whether any memory was given back.
         """
         has_moved = self.cache.to_disk(uses_disk)
-        pool = self._target.pool
-        if not uses_disk or pool is None or not (before := self._beyond(pool.n_cells)):
+        if not uses_disk or not (before := self._beyond(self.pool.n_cells)):
             return has_moved
         for owner in list(self._idle):
             self._suspend(owner)
         self.shrink(is_scarce=True)
-        return has_moved or self._beyond(pool.n_cells) < before
+        return has_moved or self._beyond(self.pool.n_cells) < before
 
     def release(self, owner: object) -> None:
         """Nothing need be kept of an owner any more."""

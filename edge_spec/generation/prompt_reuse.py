@@ -57,10 +57,10 @@ class EarlierTexts:
             Whose text it is now, the text, and how many tokens of the prompt need not be read; or what ``Entered`` is
             else.
         """
-        model, best, shared, length = kept.model, None, 0, 0
+        pool, best, shared, length = kept.pool, None, 0, 0
         for owner, text in kept.texts():
-            if isinstance(owner, EarlierText) and owner.profile == model.profile.name:
-                usable = _usable(owner, common_prefix(text, prompt[:-1]), model.capabilities.reuse_step)
+            if isinstance(owner, EarlierText) and owner.profile == pool.profile.name:
+                usable = _usable(owner, common_prefix(text, prompt[:-1]), pool.capabilities.reuse_step)
                 if usable > shared:
                     best, shared, length = owner, usable, len(text)
         owner, source = EarlierText(), None

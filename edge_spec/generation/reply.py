@@ -64,7 +64,7 @@ class Reply(Readable[str]):
         index: int = 0,
         group: Claim | None = None,
     ) -> None:
-        context, n_ctx = context or Context(), driver.target.model.n_ctx
+        context, n_ctx = context or Context(), driver.target.pool.n_ctx
         context.require_room(len(request.prompt) + len(request.written), n_ctx)
         timeout = request.options.timeout if group is None else None
         self._begin(driver, request, n_ctx, Claim(timeout, group), next_limit, context, recorder, index)
@@ -216,7 +216,7 @@ class Reply(Readable[str]):
         ``rounding``: words may differ where two are almost equally likely, since this device's arithmetic depends on
         drafts (see ``TextModel.identity``), or since something was computed again: a notice then comes before the text.
         """
-        return "rounding" if self.sequence.context.departs else self._driver.target.model.capabilities.identity
+        return "rounding" if self.sequence.context.departs else self._driver.target.pool.capabilities.identity
 
     @property
     def n_reused(self) -> int:

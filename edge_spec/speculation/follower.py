@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edge_spec.errors import PoolFull
-from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
-from edge_spec.speculation.trimmed_model import decode_paths
 
 __all__ = ["Follower", "decode_all"]
 
@@ -16,16 +16,16 @@ __all__ = ["Follower", "decode_all"]
 class Follower:
     """A model that follows a text.
 
-    Between two rounds the model has committed all tokens but the last one, or fewer (see ``LanguageModel.keep``).
+    Between two rounds the model has committed all tokens but the last one, or fewer (see ``Path.keep``).
     The others are *uncommitted*: the next decode begins with them. A model that nobody asks falls behind, and catches
     up when it is asked.
 
     Attributes:
-        model: the model; its cache holds the beginning of the text and, after ``decode``, guesses.
+        model: a path of the model; its cache holds the beginning of the text and, after ``decode``, guesses.
         text: the text.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: Path) -> None:
         self.model = model
         self.text = Text()
         self._cursor = self.text.cursor()
@@ -48,7 +48,7 @@ class Follower:
         self.text, self._cursor = text, text.cursor()
         self._cursor.place = len(text)
 
-    def change_model(self, model: LanguageModel) -> None:
+    def change_model(self, model: Path) -> None:
         """Follow the text with another model; what its cache lacks is read when it is asked."""
         self.model, self._pending = model, EMPTY
 
@@ -102,7 +102,7 @@ class Follower:
         """Decode guesses; the nodes that become text are kept as soon as the model is asked again.
 
         Args:
-            tree: begins with what ``uncommitted`` returned. It may be grown, see ``LanguageModel.decode``.
+            tree: begins with what ``uncommitted`` returned. It may be grown, see ``Pool.decode``.
         """
         return decode_all([self], [tree])[0]
 
@@ -113,7 +113,7 @@ class Follower:
         return self.text.tokens[n_past : min(n_past + most, len(self.text) - 1)]
 
     def keep(self, path: Sequence[int]) -> None:
-        """Commit the nodes of what was decoded last that are text now, see ``LanguageModel.keep``."""
+        """Commit the nodes of what was decoded last that are text now, see ``Path.keep``."""
         self._pending = EMPTY
         self.model.keep(path)
         self._cursor.place = len(self.text)
@@ -195,16 +195,14 @@ def decode_all(followers: Sequence[Follower], trees: Sequence[Tree]) -> list[Log
     """Decode guesses of several texts at once, see ``Follower.decode``.
 
     Args:
-        followers: one, or several whose models are paths through one pool.
+        followers: those of paths through one pool.
 
     Raises:
         PoolFull, Cancelled, BackendError: as ``Pool.decode``.
     """
     try:
-        if len(followers) == 1:
-            rows = [followers[0].model.decode(trees[0])]
-        else:
-            rows = decode_paths([follower.model for follower in followers], trees)
+        pairs = [(follower.model, tree) for follower, tree in zip(followers, trees, strict=True)]
+        rows = followers[0].model.pool.decode(pairs)
     except PoolFull:
         # Nothing has changed.
         raise

@@ -1,23 +1,14 @@
-"""What the loop asks of a language model, whatever computes it.
-
-A language model here is weights and one KV cache. The cache holds ``n_past`` committed tokens and, between a
-``decode`` and the next ``keep`` or ``rollback``, a *pending* tree after them.
-"""
+"""What is said of a language model: what it can do, and what rounds in it. A ``Pool`` is one."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.speculation.tree import Tree
-from edge_spec.tokens.kept_tokens import KeptTokens
-
-__all__ = ["ANYWHERE", "READ_AGAIN", "Capabilities", "LanguageModel", "Logits", "NumericsProfile"]
+__all__ = ["ANYWHERE", "READ_AGAIN", "Capabilities", "Logits", "NumericsProfile"]
 
 Logits = npt.NDArray[np.float32]
 """Rows of logits, ``[n, n_vocab]``."""
@@ -68,7 +59,7 @@ class Capabilities:
             1: a cell has the same bits however it was computed. More: only cells of prompts, read in whole chunks of
             this size. 0: it never does.
         prefill_chunk: ``prefill`` computes so many tokens at a time; 0 if it does not matter.
-        in_company: where cells are a pool, texts that are computed together have the bits of each alone.
+        in_company: texts that are computed together have the bits of each alone. Where not, a pool holds one.
 
     Raises:
         ValueError: more rows than the widest width has, or than can be taken back but for the first.
@@ -97,102 +88,3 @@ class Capabilities:
     def padded(self, n: int) -> int:
         """Return the number of rows that a decode of ``n`` rows computes."""
         return next((width for width in self.widths if width >= n), n)
-
-
-@runtime_checkable
-class LanguageModel(Protocol):
-    """Weights and one KV cache."""
-
-    @property
-    def n_vocab(self) -> int:
-        """Number of token ids, the columns of a row."""
-
-    @property
-    def kept(self) -> KeptTokens | None:
-        """The tokens that columns of its rows stand for, where it knows only some; None if columns are token ids."""
-
-    @property
-    def n_ctx(self) -> int:
-        """The most tokens that can be committed."""
-
-    @property
-    def n_past(self) -> int:
-        """How many tokens are committed."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the model can do."""
-
-    @property
-    def profile(self) -> NumericsProfile:
-        """What rounds."""
-
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Commit ``tokens`` after ``n_past``, without logits. Drops a pending tree.
-
-        Raises:
-            ContextFull: they do not fit; nothing has been committed.
-            Cancelled: ``cancel`` was called; ``n_past`` tells how far it came.
-        """
-
-    def decode(self, tree: Tree) -> Logits:
-        """Compute the nodes of ``tree`` that are not pending yet.
-
-        A tree may be grown: its first nodes must then be the pending ones, unchanged.
-
-        Returns:
-            One row per new node, in order, ``[new, n_vocab]``. The rows belong to the model and are good until
-            its next ``decode`` or ``prefill``.
-
-        Raises:
-            ContextFull: the tree does not fit.
-            Cancelled: ``cancel`` was called; committed tokens are untouched, pending ones are gone.
-        """
-
-    def keep(self, path: Sequence[int]) -> None:
-        """Commit pending nodes and drop the others.
-
-        ``path`` is a way down the pending tree from its top, as node indices. A model may commit less than all
-        of it: where the cells of a side branch lie in another order than plain decoding would have put them,
-        rows would no longer be bit-identical, so those tokens are dropped too. ``n_past`` tells;
-        the next decode begins with the tokens after it.
-        """
-
-    def rollback(self, n_past: int) -> None:
-        """Forget pending nodes and all committed tokens but the first ``n_past``.
-
-        A model that cannot go back anywhere may forget more, down to the last place that it has a state of. ``n_past``
-        tells; the next decode begins with the tokens after it.
-        """
-
-    def hold(self) -> None:
-        """Be able to come back to the committed text as it is now, until something else is held or it is changed.
-
-        For drafters, whose guesses reach over several decodes. Models that can go back anywhere do nothing.
-        """
-
-    def shift(self, first: int, last: int) -> None:
-        """Forget the committed tokens from ``first`` up to ``last``, and move those after them up.
-
-        What was computed from the forgotten ones stays: the cache differs from that of a text that never had
-        them. Drops a pending tree. Only for models that say ``can_shift``.
-        """
-
-    def save(self) -> bytes:
-        """Return the committed cache as bytes. Drops a pending tree."""
-
-    def restore(self, state: bytes) -> None:
-        """Bring back what ``save`` returned.
-
-        Raises:
-            StateError: the bytes are damaged or of another model; the cache is then empty.
-        """
-
-    def cancel(self) -> None:
-        """Make a decode that runs in another thread, or else the next one, raise ``Cancelled``."""
-
-    def resume(self) -> None:
-        """Forget a ``cancel`` that nothing has answered yet."""
-
-    def close(self) -> None:
-        """Free everything. Safe to call twice."""

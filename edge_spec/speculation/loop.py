@@ -11,7 +11,8 @@ from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.follower import Follower, decode_all
 from edge_spec.speculation.guide import guided, learn_forced
-from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.round import Round, Stopwatch
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -41,7 +42,7 @@ class Speculator:
         drafter: guesses what the target will write.
     """
 
-    def __init__(self, model: LanguageModel, drafter: Drafter) -> None:
+    def __init__(self, model: Path, drafter: Drafter) -> None:
         self.drafter = drafter
         self._target = Follower(model)
         self._undone_on_error = _UndoneOnError(self._target)
@@ -51,8 +52,8 @@ class Speculator:
         self._guide: Sampler | None = None
 
     @property
-    def model(self) -> LanguageModel:
-        """The target."""
+    def model(self) -> Path:
+        """The text's path through the pool of the target."""
         return self._target.model
 
     @property
@@ -176,7 +177,7 @@ class Speculator:
         if self._sampler is not None:
             self._begin_drafter(self._sampler)
 
-    def change_target(self, model: LanguageModel) -> None:
+    def change_target(self, model: Path) -> None:
         """Continue the text with another target. What its cache lacks is read by the next round.
 
         The old target is not closed.
@@ -187,7 +188,7 @@ class Speculator:
         """Return the caches of the target and of the drafter's models, by name. They belong to ``text``.
 
         Raises:
-            Cancelled, Closed: as ``LanguageModel.decode`` and ``save``.
+            Cancelled, Closed: as ``Pool.decode``.
         """
         states: dict[str, bytes] = {}
         if target:
@@ -275,10 +276,6 @@ def decode(texts: Sequence[Speculator], prepared: Sequence[Prepared]) -> list[Lo
     Raises:
         PoolFull, Cancelled, BackendError: as ``Pool.decode``; no text has changed.
     """
-    if len(texts) == 1:
-        rows = [texts[0]._target.decode(prepared[0].tree)]
-        prepared[0].watch.lap()
-        return rows
     begun = perf_counter()
     rows = decode_all([text._target for text in texts], [each.tree for each in prepared])
     a_row_s = (perf_counter() - begun) / sum(map(len, rows))

@@ -16,7 +16,7 @@ from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter, table_bytes
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path
 
 __all__ = ["MODES", "DraftModels", "Mode", "mode_of", "require_models"]
 
@@ -46,10 +46,10 @@ class DraftModels(Protocol):
             name: unique within a mode.
         """
 
-    def draft(self, *, trees: bool) -> LanguageModel:
+    def draft(self, *, trees: bool) -> Path:
         """Return the drafter's model."""
 
-    def intermediate(self, *, trees: bool) -> LanguageModel:
+    def intermediate(self, *, trees: bool) -> Path:
         """Return the intermediate model."""
 
 
@@ -112,7 +112,7 @@ def _auto_hierarchy(models: DraftModels, *, has_draft: bool = True) -> Drafter:
     return _choice(models, hierarchy, *(LeafDrafter(hierarchy, drafter) for drafter in alone))
 
 
-def _path(model: LanguageModel, *, siblings: bool) -> Drafter:
+def _path(model: Path, *, siblings: bool) -> Drafter:
     """Return the likeliest path, with the siblings along it.
 
     Where to stop, and which to verify, is the chooser's to say.

@@ -1,7 +1,8 @@
-"""One pool of cells for the texts of a model: a text is a path through it.
+"""What is asked of a language model, whatever computes it: weights, and a pool of cells for the texts in it.
 
-Paths share the tiles that they begin with, and one decode advances as many of them as it has rows. What a row is
-computed with, where its path's tiles lie and how large the pool is make no difference to its bits.
+A text is a path through the pool. Paths share the tiles that they begin with, and one decode advances as many of them
+as it has rows. What a row is computed with, where its path's tiles lie and how large the pool is make no difference to
+its bits. Where they would, or where a library holds a single text, a pool has one path with cells at a time.
 """
 
 from __future__ import annotations
@@ -9,44 +10,120 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from edge_spec.speculation.language_model import Capabilities, LanguageModel, Logits, NumericsProfile
+from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.tree import Tree
+from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["TILE", "Path", "Pool", "PooledModel", "pool_of", "share_decodes"]
+__all__ = ["TILE", "Path", "Pool", "share_decodes"]
 
 TILE = 16
 """Cells that paths share, copy and give back together; those of one tile hold places of a text that are neighbors."""
 
 
-class Path(LanguageModel, Protocol):
-    """A text in a pool of cells: what is committed of it, and a pending tree after that.
+@runtime_checkable
+class Path(Protocol):
+    """A text in a pool of cells.
 
-    It has all methods of ``LanguageModel``, for itself alone, except that ``cancel`` and ``resume`` are those of its
-    pool, and ``close`` gives its cells back and leaves the pool open. Whatever needs further cells raises ``PoolFull``
-    if there are too few, and has changed nothing then.
+    It has ``n_past`` committed tokens and, between a ``decode`` and the next ``keep`` or ``rollback``, a *pending* tree
+    after them. Whatever needs further cells raises ``PoolFull`` if there are too few, or if as many paths have cells as
+    there can be, and has changed nothing then.
     """
 
     @property
     def pool(self) -> Pool:
         """The pool that its cells are of."""
 
+    @property
+    def n_vocab(self) -> int:
+        """See ``Pool``."""
+
+    @property
+    def kept(self) -> KeptTokens | None:
+        """See ``Pool``."""
+
+    @property
+    def n_ctx(self) -> int:
+        """See ``Pool``."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See ``Pool``."""
+
+    @property
+    def profile(self) -> NumericsProfile:
+        """See ``Pool``."""
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens are committed."""
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Commit tokens after ``n_past``, see ``Pool.prefill``."""
+
+    def decode(self, tree: Tree) -> Logits:
+        """Compute the nodes of ``tree`` that are not pending yet, see ``Pool.decode``."""
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit pending nodes and drop the others.
+
+        ``path`` is a way down the pending tree from its top, as node indices. A model may commit less than all
+        of it: where the cells of a side branch lie in another order than plain decoding would have put them,
+        rows would no longer be bit-identical, so those tokens are dropped too. ``n_past`` tells;
+        the next decode begins with the tokens after it.
+        """
+
+    def rollback(self, n_past: int) -> None:
+        """Forget pending nodes and all committed tokens but the first ``n_past``.
+
+        A model that cannot go back anywhere may forget more, down to the last place that it has a state of. ``n_past``
+        tells; the next decode begins with the tokens after it.
+        """
+
+    def hold(self) -> None:
+        """Be able to come back to the committed text as it is now, until something else is held or it is changed.
+
+        For drafters, whose guesses reach over several decodes. Models that can go back anywhere do nothing.
+        """
+
     def fork(self, n: int) -> Path:
         """Return a path of its own that begins with the first ``n`` committed tokens of this one.
 
         Whole tiles are shared; the tile in which it forks is copied. Like ``rollback``, it may begin with fewer tokens
         where a model cannot go back anywhere; ``n_past`` tells.
-
-        Raises:
-            PoolFull: there is no cell to copy that tile to.
         """
 
+    def shift(self, first: int, last: int) -> None:
+        """Forget the committed tokens from ``first`` up to ``last``, and move those after them up.
 
+        What was computed from the forgotten ones stays: the cache differs from that of a text that never had
+        them. Drops a pending tree. Only for models that say ``can_shift``.
+        """
+
+    def save(self) -> bytes:
+        """Return the committed cells as bytes. Drops a pending tree."""
+
+    def restore(self, state: bytes) -> None:
+        """Bring back what ``save`` returned.
+
+        Raises:
+            StateError: the bytes are damaged or of another model; the path is then empty.
+        """
+
+    def close(self) -> None:
+        """Give its cells back. Safe to call twice."""
+
+
+@runtime_checkable
 class Pool(Protocol):
-    """The cells of a model, and the paths through them."""
+    """A language model: weights, cells, and the paths through them."""
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids, the columns of a row."""
+
+    @property
+    def kept(self) -> KeptTokens | None:
+        """The tokens that columns of its rows stand for, where it knows only some; None if columns are token ids."""
 
     @property
     def n_ctx(self) -> int:
@@ -54,15 +131,11 @@ class Pool(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do with one path."""
+        """What the model can do. A decode has at most ``max_rows`` rows, those of all its paths together."""
 
     @property
     def profile(self) -> NumericsProfile:
         """What rounds."""
-
-    @property
-    def max_rows(self) -> int:
-        """The most rows of one decode, those of all its paths together."""
 
     @property
     def max_paths(self) -> int:
@@ -88,11 +161,21 @@ class Pool(Protocol):
     def text_bytes(self) -> int:
         """What a path takes besides cells while it has any token: its states in recurrent layers, with their copies."""
 
-    def path(self, target: Path | None = None) -> Path:
+    def trim(self, kept: KeptTokens) -> None:
+        """Be a model of another vocabulary from now on: be told all of its tokens, and return columns of the kept ones.
+
+        The model goes on with its own ids: those of kept tokens, and for every other one the id that stands for all of
+        them. Columns that are none of the kept tokens are left out of the rows.
+
+        Raises:
+            ValueError: it has no such ids.
+        """
+
+    def path(self, like: Path | None = None) -> Path:
         """Return an empty path.
 
         Args:
-            target: whose text it follows, where the model reads what its target computes; None for the first one.
+            like: the path of the target that has the same text, where the model reads what its target computes.
         """
 
     def n_more(self, path: Path, n: int) -> int:
@@ -101,8 +184,10 @@ class Pool(Protocol):
     def decode(self, trees: Sequence[tuple[Path, Tree]]) -> list[Logits]:
         """Compute the nodes of each tree that are not pending in its path yet, all in one decode.
 
+        A tree may be grown: its first nodes must then be the pending ones, unchanged.
+
         Returns:
-            For each path ``[new, n_vocab]``, in order, good until anything else is computed.
+            For each path a row for each new node, in order, ``[new, n_vocab]``, good until anything else is computed.
 
         Raises:
             PoolFull, ContextFull: there are too few cells, or a path is too long; nothing has changed.
@@ -126,31 +211,17 @@ class Pool(Protocol):
             ValueError: fewer than what paths hold. MemoryError: there is not so much memory. Nothing has changed then.
         """
 
+    def cancel(self) -> None:
+        """Make a decode that runs in another thread, or else the next one, raise ``Cancelled``."""
+
+    def resume(self) -> None:
+        """Forget a ``cancel`` that nothing has answered yet."""
+
     def close(self) -> None:
         """Free everything. Safe to call twice."""
 
 
-@runtime_checkable
-class PooledModel(LanguageModel, Protocol):
-    """A language model with a pool. It is the path that is there since the model was opened; closing it closes the
-    pool."""
-
-    @property
-    def pool(self) -> Pool:
-        """The pool that its cells are of."""
-
-    def fork(self, n: int) -> Path:
-        """See ``Path.fork``."""
-
-
-def pool_of(model: LanguageModel) -> Pool | None:
-    """Return the pool that a model is a path of; None if it knows one text, or others would change its bits."""
-    return getattr(model, "pool", None) if model.capabilities.in_company else None
-
-
-def share_decodes(models: Sequence[LanguageModel]) -> bool:
-    """Return whether one decode can advance these models, each of a text."""
-    pool = pool_of(models[0])
-    return len(models) == 1 or (
-        pool is not None and len(models) <= pool.max_rows and all(pool_of(each) is pool for each in models)
-    )
+def share_decodes(paths: Sequence[Path]) -> bool:
+    """Return whether one decode can advance these paths."""
+    pool = paths[0].pool
+    return len(paths) <= pool.capabilities.max_rows and all(path.pool is pool for path in paths)

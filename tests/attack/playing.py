@@ -26,7 +26,6 @@ from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.modes import DraftModels
-from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.tree import EMPTY
 
 __all__ = ["Played", "play"]
@@ -450,7 +449,7 @@ def play(story: Mapping[str, Any], hunted: Hunted, folder: Path) -> Played:
         if story["tight"]:
             model.ledger.claim("test", "the rest", max(0, (model.ledger.left_bytes or 0) - 1000))
         # llama.cpp's cells may know one text.
-        if story.get("texts") and (pool := pool_of(model.followed["target"].model)) is not None:
+        if story.get("texts") and (pool := model.followed["target"].model.pool).max_paths > 1:
             more_bytes = (story["texts"] * model.n_ctx - pool.n_cells) * pool.cell_bytes
             model.ledger.claim("test", "the rest", max(0, (model.ledger.left_bytes or 0) - max(0, more_bytes)))
         return model

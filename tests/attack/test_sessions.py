@@ -21,7 +21,7 @@ from edge_spec.chat import ChatSession
 from edge_spec.chat.saving import _MEMORY_PER_BYTE, write_whole
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.engines.cache_state import pack_state, unpack_state
-from edge_spec.engines.llama.context import LlamaModel
+from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.errors import BackendError, EdgeSpecError, StateError
 from edge_spec.memory import Ledger
 from edge_spec.speculation.tree import Tree
@@ -115,7 +115,7 @@ def test_conversations_are_kept_for_their_owner_alone(tmp_path: Path) -> None:
 
 
 def test_states_of_llama_cpp_that_were_changed_and_sealed_again_are_refused_or_work(
-    open_demo: Callable[..., LlamaModel],
+    open_demo: Callable[..., LlamaPath],
 ) -> None:
     model = open_demo(n_ctx=256, fresh=True)
     model.prefill(list(range(300, 324)))

@@ -43,11 +43,11 @@ def test_sessions_take_turns_without_changing_each_other(load: Callable[..., Tex
 def test_what_was_read_is_not_read_again(load: Callable[..., TextModel]) -> None:
     model = load(speculation="off", n_ctx=1024)
     read: list[int] = []
-    target: Any = model.followed["target"].model
+    target: Any = model.followed["target"].model.pool
     prefill = target.prefill
     session = model.chat(seed=1, max_tokens=20)
     try:
-        target.prefill = lambda tokens: (read.append(len(tokens)), prefill(tokens))[1]  # type: ignore[method-assign]
+        target.prefill = lambda texts: (read.extend(len(tokens) for _, tokens in texts), prefill(texts))[1]
         for text in ASKED[:5]:
             before = session.n_tokens
             read.clear()
@@ -57,7 +57,7 @@ def test_what_was_read_is_not_read_again(load: Callable[..., TextModel]) -> None
             # The last token of the answer before was drawn and not read yet.
             assert sum(read) == new - 1 + (before > 0)
     finally:
-        target.prefill = prefill  # type: ignore[method-assign]
+        target.prefill = prefill
 
 
 def test_transcripts_read_well() -> None:

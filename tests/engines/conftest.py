@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lone_text import lone_text
 from published_models import publish
 from published_signatures import SIGNATURES
 from published_weights import Weights, read_weights
 
-from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.opener import open_published
+from edge_spec.engines.onnx.published_pool import PublishedPath
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.models import inspect, resolve_family
 
@@ -20,7 +21,7 @@ DEMO = resolve_family("demo")
 assert DEMO.draft is not None
 assert DEMO.intermediate is not None
 
-Opener = Callable[..., OnnxModel]
+Opener = Callable[..., PublishedPath]
 
 
 @pytest.fixture(scope="session")
@@ -44,13 +45,13 @@ def published(numbers: Weights, tmp_path_factory: pytest.TempPathFactory) -> Cal
 @pytest.fixture(scope="module")
 def open_it(published: Callable[[str], Path], probe_cache: Path) -> Iterator[Opener]:
     """Opens a model, the same one for the same settings, with an empty cache."""
-    opened: dict[Any, OnnxModel] = {}
+    opened: dict[Any, PublishedPath] = {}
 
-    def open_one(name: str, *, fresh: bool = False, **values: Any) -> OnnxModel:
+    def open_one(name: str, *, fresh: bool = False, **values: Any) -> PublishedPath:
         key = (name, len(opened) if fresh else -1, tuple(sorted(values.items())))
         if key not in opened:
             given_values = ModelSettings(**({"n_ctx": 300, "n_threads": 1} | values))
-            opened[key] = open_published(inspect(published(name)), given_values, cache_dir=probe_cache)[0]
+            opened[key] = lone_text(open_published(inspect(published(name)), given_values, cache_dir=probe_cache)[0])
         opened[key].resume()
         opened[key].rollback(0)
         return opened[key]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lone_text import lone_text
 from onnxruntime import InferenceSession, IOBinding, OrtValue
 
 import edge_spec
@@ -43,7 +44,7 @@ def test_a_closed_model_holds_no_session_and_no_rows(engine: Engine, probe_cache
     closed, arrays = [], []
     for _ in range(30):
         opener = engine.opener(cache_dir=probe_cache)
-        model = opener.open(file, settings_of(64, {"n_threads": 1})).model
+        model = lone_text(opener.open(file, settings_of(64, {"n_threads": 1})).pool)
         rows = model.decode(Tree.sequence([300, 301]))
         while rows.base is not None and hasattr(rows.base, "base"):
             rows = rows.base
@@ -70,8 +71,8 @@ def test_nothing_of_a_model_that_was_closed_waits_for_the_collector(engine: Engi
         state = GuidedGrammar(grammars, gbnf_to_lark('root ::= "yes" | "no"')).start()
         following = state.after(tokenizer.tokenize("n", add_special=False)[-1])
         assert state.forced(4) == [] and following is not None and following.forced(4)
-        things += [weakref.ref(thing) for thing in (opener, opened.model, tokenizer, grammars, state)]
-        opened.model.close()
+        things += [weakref.ref(thing) for thing in (opener, opened.pool, tokenizer, grammars, state)]
+        opened.pool.close()
         opener.close()
         del opener, opened, tokenizer, grammars, state, following
     assert [thing() for thing in things] == [None] * len(things)
@@ -95,7 +96,7 @@ def test_opening_and_closing_takes_no_memory(engine: Engine, probe_cache: Path) 
     held = []
     for _ in range(8):
         opener = engine.opener(cache_dir=probe_cache)
-        model = opener.open(file, settings_of(256, {"n_threads": 1})).model
+        model = lone_text(opener.open(file, settings_of(256, {"n_threads": 1})).pool)
         model.decode(Tree.sequence([300, 301]))
         model.close()
         opener.close()

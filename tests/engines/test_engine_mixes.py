@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from gguf_files import GEMMA3, PHI3, write_gguf
+from lone_text import lone_text
 from modes_agree import check_modes_agree, questions
 
 import edge_spec
@@ -56,7 +57,7 @@ def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: lis
             written.append([list(reply.token_ids) for reply in replies])
             starts = [list(reply.prompt) for reply in replies]
     opener = engine("onnx").opener(cache_dir=probe_cache)
-    target = opener.open(inspect(resolve_family("demo").target), settings_of(256, {"n_threads": 1})).model
+    target = lone_text(opener.open(inspect(resolve_family("demo").target), settings_of(256, {"n_threads": 1})).pool)
     for start, *both in zip(starts, *written, strict=True):
         if both[0] != both[1]:
             n = next(n for n, (a, b) in enumerate(zip(*both, strict=False)) if a != b)

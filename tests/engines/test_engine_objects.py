@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from gguf_files import write_gguf
+from lone_text import lone_text
 from published_models import publish
 from published_weights import read_weights
 from table_model import TableModel, random_table
@@ -132,8 +133,8 @@ class TableEstimator(Estimator):
 
 class TableOpener(Opener):
     def open(self, file: ModelFile, settings: ModelSettings, **_: Any) -> OpenedModel:
-        model = TableModel(random_table(7), n_ctx=settings.n_ctx)
-        return OpenedModel(model=model, probed=ProbeResult(capabilities=model.capabilities, seconds={}))
+        pool = TableModel(random_table(7), n_ctx=settings.n_ctx).pool
+        return OpenedModel(pool=pool, probed=ProbeResult(capabilities=pool.capabilities, seconds={}))
 
 
 class TableEngine(Engine):
@@ -166,7 +167,7 @@ def test_a_new_engine_writes_what_is_its_own(gguf: ModelFile, graph: ModelFile) 
         assert estimator.footprint(gguf, small(), tokenizer=True).vocabulary_bytes > 0
     opener = new.opener(cache_dir=None)
     assert opener.prepare(gguf) is None
-    assert opener.open(gguf, small()).model.n_ctx == 64
+    assert lone_text(opener.open(gguf, small()).pool).n_ctx == 64
     opener.release(gguf)
     assert opener.tokenizer(gguf) is opener.tokenizer(gguf)
     opener.close()
@@ -178,7 +179,7 @@ def test_who_waits_is_told_whether_it_is_for_the_last_time(each: Engine, gguf: M
     told: list[str] = []
     for folder in (tmp_path / "cache", tmp_path, None):
         opener = each.opener(cache_dir=folder, on_wait=told.append)
-        opener.open(gguf, small(kv_k="f16", kv_v="f16")).model.close()
+        lone_text(opener.open(gguf, small(kv_k="f16", kv_v="f16")).pool).close()
         opener.close()
     said = [sentence.partition(" these settings")[2] for sentence in told if sentence.startswith("calibrating")]
     assert said == [" (first time only)", f" (at every start: the cache folder {tmp_path} cannot be written)", ""]
@@ -200,7 +201,7 @@ def test_the_profile_is_known_as_soon_as_a_model_was_opened_once(each: Engine, g
     for _ in range(2):
         opener = each.opener(cache_dir=tmp_path, on_wait=told.append)
         assert opener.prepare(gguf) is None
-        model = opener.open(gguf, settings).model
+        model = lone_text(opener.open(gguf, settings).pool)
         assert model.profile == each.profile(gguf, settings, cache_dir=tmp_path)
         assert model.profile.engine == each.name
         assert ("kv", "f16/f16") in model.profile.facts
@@ -259,8 +260,8 @@ def test_a_footprint_grows_with_the_context_and_names_the_tokenizer(each: Engine
 @EACH
 def test_what_was_handed_out_stays_until_the_opener_is_closed(each: Engine, gguf: ModelFile, tmp_path: Path) -> None:
     opener = each.opener(cache_dir=tmp_path)
-    target = opener.open(gguf, small()).model
-    drafter = opener.open(gguf, small().for_drafter(gguf, trees=False)).model
+    target = lone_text(opener.open(gguf, small()).pool)
+    drafter = lone_text(opener.open(gguf, small().for_drafter(gguf, trees=False)).pool)
     tokenizer = opener.tokenizer(gguf)
     rows = []
     for model in (target, drafter):
@@ -272,7 +273,7 @@ def test_what_was_handed_out_stays_until_the_opener_is_closed(each: Engine, gguf
     # A tokenizer that was handed out stays, and with it what it belongs to.
     opener.release(gguf)
     assert tokenizer.tokenize("a", add_special=False)
-    again = opener.open(gguf, small()).model
+    again = lone_text(opener.open(gguf, small()).pool)
     assert (again.decode(Tree.sequence([5]))[0] == rows[0]).all()
     again.close()
     for _ in range(2):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from enlarged_model import write_enlarged, write_enlarged_head
 from head_files import write_head
+from lone_text import lone_text
 from model_shapes import Shape
 
 from edge_spec.engines.base import ModelSettings
@@ -43,9 +44,12 @@ def read(target: ModelFile, head: Path) -> tuple[np.ndarray, np.ndarray]:
     """Logits of a model after each of the last tokens of a text, and those of its head."""
     onnx = engine("onnx")
     settings = onnx.resolve(target, ModelSettings(n_ctx=64, n_threads=1))
-    with closing(onnx.opener(cache_dir=None)) as opener, closing(opener.open(target, settings).model) as model:
-        opened = opener.open(inspect(head), drafter_settings(settings), target=(model, target))
-        with closing(opened.model) as drafter:
+    with (
+        closing(onnx.opener(cache_dir=None)) as opener,
+        closing(lone_text(opener.open(target, settings).pool)) as model,
+    ):
+        opened = opener.open(inspect(head), drafter_settings(settings), target=(model.pool, target))
+        with closing(lone_text(opened.pool, model)) as drafter:
             model.prefill(TEXT[:-4])
             rows = model.decode(Tree.sequence(TEXT[-4:])).copy()
             model.keep(range(4))

@@ -12,6 +12,7 @@ from compared_logits import Change, Rows, by_row, changed, off_by, on_llama, on_
 from families import EXPERT_FAMILIES, FLOAT_KINDS
 from float_networks import float_logits, rows_near_a_tie
 from gguf_files import EXPERTS, MATRICES, N_VOCAB, write_gguf
+from lone_text import lone_text
 from modes_agree import check_modes_agree, wishes
 
 import edge_spec
@@ -258,7 +259,8 @@ def test_rows_of_experts_are_the_same_in_every_width_on_llama_cpp(tmp_path: Path
     """Scores of experts are a product of floats, which the library sums otherwise for a single row."""
     weights = LlamaWeights(write_gguf(tmp_path / "model.gguf", **EXPERT_FAMILIES[family], n_layers=3))
     settings = LlamaSettings(n_ctx=100, n_threads=1, max_rows=8)
-    model, _ = open_llama(weights, settings, file=family, cache_dir=None)
+    pool, _ = open_llama(weights, settings, file=family, cache_dir=None)
+    model = lone_text(pool)
     chance = np.random.default_rng(0)
     for _ in range(40):
         # In one of a hundred rows what is summed otherwise does not vanish where activations are rounded.

@@ -15,6 +15,7 @@ from compared_logits import swapped
 from families import EXPERT_FAMILIES, FAMILIES, FLOAT_KINDS
 from float_networks import float_logits
 from gguf_files import N_VOCAB, write_gguf
+from lone_text import lone_text
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
@@ -26,7 +27,7 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -40,7 +41,7 @@ def apart(ours: Rows, theirs: Rows) -> float:
     return float(np.max(np.sqrt(np.mean((ours - theirs) ** 2, axis=-1)) / theirs.std(axis=-1)))
 
 
-def rows_of(model: LanguageModel, widths: list[int]) -> Rows:
+def rows_of(model: TextPath, widths: list[int]) -> Rows:
     """Rows of TEXT but those of its first four tokens, in decodes of these widths by turns."""
     model.prefill(TEXT[:4])
     rows, start, turn = [], 4, 0
@@ -55,7 +56,8 @@ def rows_of(model: LanguageModel, widths: list[int]) -> Rows:
 def on_llama(path: Path) -> Rows:
     weights = LlamaWeights(path)
     settings = LlamaSettings(n_ctx=96, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=False)
-    model, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    pool, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    model = lone_text(pool)
     rows = rows_of(model, [8])
     model.close()
     weights.close()
@@ -67,7 +69,8 @@ def on_llama(path: Path) -> Rows:
 def test_logits_are_those_of_llama_cpp_and_of_the_formulas(tmp_path: Path, family: str) -> None:
     path = write_gguf(tmp_path / "model.gguf", kinds=FLOAT_KINDS, **FAMILIES[family])
     settings = ModelSettings(n_ctx=96, n_threads=1, trees=True)
-    model, found = open_onnx(transcribe(inspect(path), tmp_path / "cache"), settings, file="x", cache_dir=None)
+    pool, found = open_onnx(transcribe(inspect(path), tmp_path / "cache"), settings, file="x", cache_dir=None)
+    model = lone_text(pool)
     assert found.capabilities.identity == "bitwise"
     ours = rows_of(model, [8])
     for widths in ([1], [2, 3], [7, 5, 4]):
@@ -141,7 +144,8 @@ def logits_of(path: Path, folder: Path) -> Rows | None:
     except UnsupportedModel:
         return None
     settings = ModelSettings(n_ctx=96, n_threads=1, trees=True)
-    model, _ = open_onnx(source, settings, file="x", cache_dir=None)
+    pool, _ = open_onnx(source, settings, file="x", cache_dir=None)
+    model = lone_text(pool)
     rows = rows_of(model, [8])
     model.close()
     return rows

@@ -24,6 +24,7 @@ from compared_logits import (
 from float_networks import float_logits
 from gemma4_shapes import SHAPES, Gemma4Shape, write_gemma4
 from gguf_files import N_VOCAB
+from lone_text import lone_text
 from modes_agree import check_modes_agree, wishes
 
 import edge_spec
@@ -156,7 +157,7 @@ def test_a_shift_is_as_if_the_tokens_had_never_been(tmp_path: Path, engine: str)
     if engine == "llama":
         weights = LlamaWeights(path)
         settings = LlamaSettings(n_ctx=300, n_threads=1, kv_k="f32", kv_v="f32")
-        model = open_llama(weights, settings, file="x", cache_dir=None)[0]
+        model = lone_text(open_llama(weights, settings, file="x", cache_dir=None)[0])
         # It gives cells beyond a window to others.
         assert not model.capabilities.can_shift
         model.close()
@@ -393,7 +394,8 @@ def test_a_table_of_floats_does_not_speak_against_our_kernels(tmp_path: Path) ->
 def test_a_table_that_has_gone_is_named(tmp_path: Path) -> None:
     path = write_gemma4(tmp_path / "model.gguf", E2B)
     settings = ModelSettings(n_ctx=64, n_threads=1)
-    model, _ = open_onnx(transcribe(inspect(path), tmp_path / "cache"), settings, file="x", cache_dir=None)
+    pool, _ = open_onnx(transcribe(inspect(path), tmp_path / "cache"), settings, file="x", cache_dir=None)
+    model = lone_text(pool)
     model.prefill(TEXT[:8])
     row = model.decode(Tree.sequence([9])).copy()
     model.rollback(8)

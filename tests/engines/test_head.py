@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from gguf.quants import dequantize, quantize
 from head_files import random_head, write_head
+from lone_text import lone_text
 from modes_agree import check_modes_agree
 
 import edge_spec
 from edge_spec.chat.session import ChatSession
 from edge_spec.engines.base import ModelSettings
-from edge_spec.engines.onnx.head_model import HeadModel
+from edge_spec.engines.onnx.head_model import HeadPath
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import drafter_settings
-from edge_spec.engines.onnx.pool import TranscribedModel
+from edge_spec.engines.onnx.pool import OnnxPath
 from edge_spec.engines.onnx.transcription.head import HIDDEN, _tables, hidden_rows_tail
 from edge_spec.engines.registry import engine
 from edge_spec.errors import BackendError, SettingsError, StateError, UnsupportedModel
@@ -54,15 +55,17 @@ def head(kept: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pair(head: Path, probe_cache: Path) -> Iterator[tuple[TranscribedModel, HeadModel]]:
+def pair(head: Path, probe_cache: Path) -> Iterator[tuple[OnnxPath, HeadPath]]:
     """The demo's target and a head for it, with empty caches."""
     onnx = engine("onnx")
     settings = onnx.resolve(TARGET, ModelSettings(n_ctx=200, n_threads=1, trees=True))
     opener = onnx.opener(cache_dir=probe_cache)
-    target = opener.open(TARGET, settings).model
-    opened = opener.open(inspect(head), drafter_settings(settings), target=(target, TARGET)).model
-    assert isinstance(target, TranscribedModel)
-    assert isinstance(opened, HeadModel)
+    target = lone_text(opener.open(TARGET, settings).pool)
+    opened = lone_text(
+        opener.open(inspect(head), drafter_settings(settings), target=(target.pool, TARGET)).pool, target
+    )
+    assert isinstance(target, OnnxPath)
+    assert isinstance(opened, HeadPath)
     yield target, opened
     opened.close()
     target.close()
@@ -74,8 +77,8 @@ def opened_graph(head: Path, cache: Path) -> bytes:
     onnx = engine("onnx")
     settings = onnx.resolve(TARGET, ModelSettings(n_ctx=64, n_threads=1))
     opener = onnx.opener(cache_dir=cache)
-    target = opener.open(TARGET, settings).model
-    opener.open(inspect(head), drafter_settings(settings), target=(target, TARGET)).model.close()
+    target = lone_text(opener.open(TARGET, settings).pool)
+    lone_text(opener.open(inspect(head), drafter_settings(settings), target=(target.pool, TARGET)).pool, target).close()
     target.close()
     opener.close()
     (kept,) = (cache / "onnx").glob(f"*/head-{inspect(head).fingerprint}-half.onnx")
@@ -105,7 +108,7 @@ def test_a_graph_is_made_once_and_again_where_it_is_damaged(
 def hidden_rows(tokens: Sequence[int], cache: Path) -> np.ndarray:
     onnx = engine("onnx")
     opener = onnx.opener(cache_dir=cache)
-    model: Any = opener.open(TARGET, onnx.resolve(TARGET, ModelSettings(n_ctx=200, n_threads=1))).model
+    model: Any = lone_text(opener.open(TARGET, onnx.resolve(TARGET, ModelSettings(n_ctx=200, n_threads=1))).pool)
     rows = model.features(hidden_rows_tail(LAYERS, WIDTH), HIDDEN, 3 * WIDTH)
     model.prefill(tokens)
     found = rows[: len(tokens)].astype(np.float32)
@@ -166,7 +169,7 @@ def apart(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def test_a_head_computes_what_it_should_along_text_and_drafts(
-    pair: tuple[TranscribedModel, HeadModel], kept: np.ndarray, probe_cache: Path
+    pair: tuple[OnnxPath, HeadPath], kept: np.ndarray, probe_cache: Path
 ) -> None:
     target, head = pair
     reference = Reference(kept)
@@ -189,7 +192,7 @@ def test_a_head_computes_what_it_should_along_text_and_drafts(
         assert apart(head.decode(tree), row[None]) < 0.1
 
 
-def test_a_tree_of_drafts_is_computed_like_its_paths(pair: tuple[TranscribedModel, HeadModel]) -> None:
+def test_a_tree_of_drafts_is_computed_like_its_paths(pair: tuple[OnnxPath, HeadPath]) -> None:
     target, head = pair
     target.prefill(TEXT[:-1])
     head.prefill([1, 2, 3] * 19)
@@ -213,7 +216,7 @@ def test_a_tree_of_drafts_is_computed_like_its_paths(pair: tuple[TranscribedMode
         assert (row == rows[path]).all(), path
 
 
-def test_only_tokens_of_the_text_stay_in_its_cache(pair: tuple[TranscribedModel, HeadModel]) -> None:
+def test_only_tokens_of_the_text_stay_in_its_cache(pair: tuple[OnnxPath, HeadPath]) -> None:
     target, head = pair
     target.prefill(TEXT[:20])
     head.prefill([1] * 18)
@@ -225,11 +228,11 @@ def test_only_tokens_of_the_text_stay_in_its_cache(pair: tuple[TranscribedModel,
     assert head.n_past == 21
 
 
-def test_a_target_keeps_its_bits_and_its_profile(pair: tuple[TranscribedModel, HeadModel], probe_cache: Path) -> None:
+def test_a_target_keeps_its_bits_and_its_profile(pair: tuple[OnnxPath, HeadPath], probe_cache: Path) -> None:
     target, _ = pair
     onnx = engine("onnx")
     opener = onnx.opener(cache_dir=probe_cache)
-    alone = opener.open(TARGET, target.settings).model
+    alone = lone_text(opener.open(TARGET, target.settings).pool)
     assert alone.profile == target.profile
     for model in (alone, target):
         model.prefill(TEXT[:40])
@@ -240,7 +243,7 @@ def test_a_target_keeps_its_bits_and_its_profile(pair: tuple[TranscribedModel, H
     opener.close()
 
 
-def test_features_follow_the_text(pair: tuple[TranscribedModel, HeadModel], probe_cache: Path) -> None:
+def test_features_follow_the_text(pair: tuple[OnnxPath, HeadPath], probe_cache: Path) -> None:
     """However the text came about, what the head reads of a token is what a fresh run computes."""
     target, head = pair
     features = head._features
@@ -261,7 +264,7 @@ def test_features_follow_the_text(pair: tuple[TranscribedModel, HeadModel], prob
 
 
 def test_a_head_is_saved_and_restored_with_what_it_has_yet_to_read(
-    pair: tuple[TranscribedModel, HeadModel],
+    pair: tuple[OnnxPath, HeadPath],
 ) -> None:
     target, head = pair
     target.prefill(TEXT[:40])
@@ -283,7 +286,7 @@ def test_a_head_is_saved_and_restored_with_what_it_has_yet_to_read(
         assert head.n_past == 0
 
 
-def test_what_is_saved_of_a_head_before_anything_is_read_is_restored(pair: tuple[TranscribedModel, HeadModel]) -> None:
+def test_what_is_saved_of_a_head_before_anything_is_read_is_restored(pair: tuple[OnnxPath, HeadPath]) -> None:
     target, head = pair
     for model in (target, head):
         model.rollback(0)
@@ -295,7 +298,7 @@ def test_what_is_saved_of_a_head_before_anything_is_read_is_restored(pair: tuple
     assert (head.n_past, head.save()) == (0, state)
 
 
-def test_a_tail_that_cannot_be_loaded_leaves_the_target_as_it_was(pair: tuple[TranscribedModel, HeadModel]) -> None:
+def test_a_tail_that_cannot_be_loaded_leaves_the_target_as_it_was(pair: tuple[OnnxPath, HeadPath]) -> None:
     target, _ = pair
     target.prefill(TEXT[:20])
     row = target.decode(Tree.sequence([7])).copy()
@@ -306,7 +309,7 @@ def test_a_tail_that_cannot_be_loaded_leaves_the_target_as_it_was(pair: tuple[Tr
 
 
 def test_a_head_that_is_closed_takes_nothing_of_its_target(
-    pair: tuple[TranscribedModel, HeadModel],
+    pair: tuple[OnnxPath, HeadPath],
 ) -> None:
     target, head = pair
     target.prefill(TEXT[:20])

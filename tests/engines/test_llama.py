@@ -16,21 +16,23 @@ from gguf_files import write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logits_rows import next_row, some_text
+from lone_text import lone_text
 
 import edge_spec
 from edge_spec.cli import main
 from edge_spec.engines import probe_records
-from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import open_llama
+from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
 from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, SettingsError, StateError
 from edge_spec.llama_cpp.quantize import quantize
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
-from edge_spec.speculation.language_model import ANYWHERE, LanguageModel
+from edge_spec.speculation.language_model import ANYWHERE
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
-Opener = Callable[..., LlamaModel]
+Opener = Callable[..., LlamaPath]
 Loader = Callable[[str], LlamaWeights]
 
 DRAFT = resolve_family("demo").draft
@@ -51,7 +53,7 @@ def remade(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def small(open_demo: Opener) -> LlamaModel:
+def small(open_demo: Opener) -> LlamaPath:
     """The drafter's model, which answers fast, with an empty cache."""
     model = open_demo("draft", trees=True)
     model.resume()
@@ -64,7 +66,7 @@ def small(open_demo: Opener) -> LlamaModel:
 
 def test_the_demo_target_takes_drafts_and_trees_bit_for_bit(open_demo: Opener) -> None:
     model = open_demo(trees=True)
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, TextPath)
     assert model.capabilities.rollback == ANYWHERE
     assert {1, 2} <= set(model.capabilities.widths)
     assert model.capabilities.takes_trees
@@ -74,7 +76,8 @@ def test_the_demo_target_takes_drafts_and_trees_bit_for_bit(open_demo: Opener) -
 
 @pytest.mark.parametrize("n_ctx", [3, 30, 257])
 def test_probing_finds_something_in_every_context(weights: Loader, n_ctx: int) -> None:
-    model, found = open_llama(weights("draft"), LlamaSettings(n_ctx=n_ctx, n_threads=1), file="x", cache_dir=None)
+    pool, found = open_llama(weights("draft"), LlamaSettings(n_ctx=n_ctx, n_threads=1), file="x", cache_dir=None)
+    model = lone_text(pool)
     try:
         assert model.capabilities.rollback == ANYWHERE
         assert model.n_past == 0
@@ -86,9 +89,10 @@ def test_probing_finds_something_in_every_context(weights: Loader, n_ctx: int) -
 
 def test_what_probing_found_is_remembered(weights: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def open_it(file: str = "x", **values: Any) -> Any:
-        model, found = open_llama(
+        pool, found = open_llama(
             weights("draft"), LlamaSettings(**({"n_ctx": 560, "n_threads": 1} | values)), file=file, cache_dir=tmp_path
         )
+        model = lone_text(pool)
         model.close()
         return found
 
@@ -113,7 +117,8 @@ def test_what_probing_found_is_remembered(weights: Loader, tmp_path: Path, monke
 def test_a_memory_that_cannot_be_written_is_no_reason_to_fail(weights: Loader, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
-    model, found = open_llama(weights("draft"), LlamaSettings(n_ctx=30, n_threads=1), file="x", cache_dir=blocked)
+    pool, found = open_llama(weights("draft"), LlamaSettings(n_ctx=30, n_threads=1), file="x", cache_dir=blocked)
+    model = lone_text(pool)
     model.close()
     assert found.capabilities.rollback == ANYWHERE
 
@@ -156,7 +161,7 @@ def test_a_full_context_says_so_and_commits_nothing(open_demo: Opener) -> None:
     model.rollback(0)
 
 
-def test_too_many_rows_or_a_tree_that_is_not_grown_are_refused(small: LlamaModel) -> None:
+def test_too_many_rows_or_a_tree_that_is_not_grown_are_refused(small: LlamaPath) -> None:
     with pytest.raises(ValueError, match="rows in one decode"):
         small.decode(Tree.sequence(some_text(small.settings.max_rows + 1)))
     small.decode(Tree.sequence([300, 301]))
@@ -188,7 +193,8 @@ def test_a_cache_type_that_does_not_fit_the_model_is_an_error_of_ours(weights: L
     """The drafter's heads are no multiple of a block of this type, or llama.cpp takes it: no abort, either way."""
     settings = LlamaSettings(n_ctx=30, n_threads=1, kv_k="q5_1", kv_v="q4_0")
     try:
-        model, _ = open_llama(weights("draft"), settings, file="x", cache_dir=None)
+        pool, _ = open_llama(weights("draft"), settings, file="x", cache_dir=None)
+        model = lone_text(pool)
     except BackendError as error:
         assert "drafter" in str(error)
     else:
@@ -238,7 +244,7 @@ def test_cancelling_from_another_thread_stops_a_long_prefill(open_demo: Opener) 
     assert np.array_equal(next_row(model), before)
 
 
-def test_a_cancel_that_came_early_stops_the_next_decode_only(small: LlamaModel) -> None:
+def test_a_cancel_that_came_early_stops_the_next_decode_only(small: LlamaPath) -> None:
     small.prefill(some_text(9))
     small.decode(Tree.sequence([300, 301]))
     small.cancel()
@@ -347,7 +353,8 @@ def test_bitwise_holds_for_kinds_of_weights_that_mix(
 @pytest.mark.parametrize("kind", ["F16", "BF16"])
 def test_a_prompt_of_one_token_leaves_the_cell_of_a_row(kind: str, remade: Callable[[str], Path]) -> None:
     loaded = LlamaWeights(remade(kind))
-    model, _ = open_llama(loaded, LlamaSettings(n_ctx=64, n_threads=1), file=kind, cache_dir=None)
+    pool, _ = open_llama(loaded, LlamaSettings(n_ctx=64, n_threads=1), file=kind, cache_dir=None)
+    model = lone_text(pool)
     try:
         text = some_text(20)
         states = []

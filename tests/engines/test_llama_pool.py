@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 from logits_rows import next_row
+from lone_text import lone_text
 from paths_in_company import PathsInCompany
 from paths_in_company import some_tokens as tokens
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.library_context import LibraryContext
-from edge_spec.engines.llama.pool import LlamaPath, LlamaPool, SharedModel
+from edge_spec.engines.llama.pool import LlamaPath, LlamaPool
 from edge_spec.engines.llama.settings import LlamaSettings, llama_settings
-from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
+from edge_spec.errors import BackendError, PoolFull
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
-from edge_spec.speculation.pool import PooledModel, pool_of
 from edge_spec.speculation.tree import Tree
 
 TARGET = inspect(resolve_family("demo").target)
 ACTS = ("decode", "decode", "decode", "decode", "prefill", "keep", "keep", "rollback", "fork", "shift", "close")
 RARE = ("resize", "save")
-Opener = Callable[..., SharedModel]
+Opener = Callable[..., LlamaPath]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,9 @@ def opened(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iterato
 
     def open_it(**changes: Any) -> Any:
         settings = LlamaSettings(**{"n_ctx": 120, "n_threads": 1, "prefill_chunk": 32} | changes)
-        models.append(open_llama(weights("target"), settings, file=TARGET.fingerprint, cache_dir=probe_cache)[0])
+        models.append(
+            lone_text(open_llama(weights("target"), settings, file=TARGET.fingerprint, cache_dir=probe_cache)[0])
+        )
         return models[-1]
 
     yield open_it
@@ -45,7 +47,7 @@ def opened(weights: Callable[[str], LlamaWeights], probe_cache: Path) -> Iterato
 
 
 @pytest.fixture
-def model(opened: Opener) -> Iterator[SharedModel]:
+def model(opened: Opener) -> Iterator[LlamaPath]:
     model = opened()
     yield model
     model.close()
@@ -70,7 +72,7 @@ def test_every_path_has_the_bits_of_a_text_alone(opened: Opener, kinds: tuple[st
     """Random drafts, reading, forks, going back, shifts, resizing and saving, in company."""
     kv_k, kv_v = kinds
     root, alone = (opened(kv_k=kv_k, kv_v=kv_v) for _ in range(2))
-    if pool_of(root) is None:
+    if root.pool.max_paths == 1:
         pytest.skip("on this device, or with these caches, texts in company differ")
     texts = Texts(root, seed)
 
@@ -88,7 +90,7 @@ def test_texts_in_company_have_the_cells_of_each_alone_with_the_usual_caches(ope
     """Those that a user gets who asks for nothing."""
     model = opened(n_ctx=640)
     assert model.capabilities.in_company
-    assert isinstance(model, PooledModel)
+    assert model.pool.max_paths == 16
 
 
 @pytest.mark.parametrize("max_rows", [4, 16])
@@ -119,7 +121,8 @@ def test_whatever_differs_in_company_is_found(
 
     monkeypatch.setattr(LlamaPool, "decode", decoded)
     settings = LlamaSettings(n_ctx=1600, n_threads=1, max_rows=max_rows)
-    model, found = open_llama(weights("target"), settings, file=TARGET.fingerprint, cache_dir=None)
+    pool, found = open_llama(weights("target"), settings, file=TARGET.fingerprint, cache_dir=None)
+    model = lone_text(pool)
     model.close()
     assert (found.capabilities.reuse_step, found.capabilities.in_company) == (1, False)
 
@@ -127,26 +130,11 @@ def test_whatever_differs_in_company_is_found(
 @pytest.mark.parametrize("kind", ["f16", "f32"])
 def test_caches_that_are_read_by_tiles_hold_one_text(opened: Opener, kind: str) -> None:
     """There the sums of attention depend on where the cells of a text lie."""
-    assert pool_of(opened(kv_k=kind, kv_v=kind)) is None
-    assert pool_of(opened(flash_attention=False)) is None
+    assert opened(kv_k=kind, kv_v=kind).pool.max_paths == 1
+    assert opened(flash_attention=False).pool.max_paths == 1
 
 
-def test_prompts_read_together_leave_the_cells_of_each_read_alone(opened: Opener) -> None:
-    root, alone = opened(), opened()
-    chance = random.Random(2)
-    root.pool.resize(1200)
-    texts = [tokens(chance, n) for n in (40, 1, 0, 33, 7, 64, 17, 100, 2)]
-    paths = [root.pool.path() for _ in texts]
-    first = [chance.randrange(len(text) + 1) for text in texts]
-    root.pool.prefill([(path, text[:n]) for path, text, n in zip(paths, texts, first, strict=True)])
-    root.pool.prefill([(path, text[n:]) for path, text, n in zip(paths, texts, first, strict=True)])
-    for path, text in zip(paths, texts, strict=True):
-        alone.rollback(0)
-        alone.prefill(text)
-        assert path.save() == alone.save()
-
-
-def test_a_beginning_is_shared(model: SharedModel) -> None:
+def test_a_beginning_is_shared(model: LlamaPath) -> None:
     pool, n = model.pool, model.pool.n_cells
     assert pool.n_free == n
     model.prefill(list(range(300, 370)))
@@ -165,27 +153,7 @@ def test_a_beginning_is_shared(model: SharedModel) -> None:
     assert model.save() == before
 
 
-def test_what_does_not_fit_the_pool_changes_nothing(model: SharedModel) -> None:
-    pool = model.pool
-    pool.resize(64)
-    model.prefill(list(range(300, 340)))
-    other = pool.path()
-    other.prefill([300])
-    model.decode(Tree.sequence([500] * 8))
-    pending, state = model.pending, (model.n_past, other.n_past)
-    with pytest.raises(PoolFull) as full:
-        pool.decode([(other, Tree.sequence([501] * 15)), (model, Tree.sequence([500] * 9))])
-    assert (full.value.n_free, full.value.n_needed) == (15, 16)
-    for refused in (lambda: other.prefill([300] * 16), lambda: pool.prefill([(other, [1] * 15), (model, [1] * 9)])):
-        with pytest.raises(PoolFull):
-            refused()
-    with pytest.raises(ValueError, match="hold"):
-        pool.resize(40)
-    assert (model.n_past, other.n_past) == state
-    assert len(pending) == 8 and pool.n_cells == 64
-
-
-def test_there_are_as_many_texts_as_a_decode_has_rows(model: SharedModel) -> None:
+def test_there_are_as_many_texts_as_a_decode_has_rows(model: LlamaPath) -> None:
     pool = model.pool
     paths = [pool.path() for _ in range(pool.max_paths + 1)]
     model.prefill([300])
@@ -200,7 +168,7 @@ def test_there_are_as_many_texts_as_a_decode_has_rows(model: SharedModel) -> Non
 
 
 def test_a_pool_that_has_no_memory_for_another_size_stays_as_it_was(
-    model: SharedModel, monkeypatch: pytest.MonkeyPatch
+    model: LlamaPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.prefill(list(range(300, 340)))
     fork = model.fork(35)
@@ -223,23 +191,9 @@ def test_a_pool_that_has_no_memory_for_another_size_stays_as_it_was(
     assert np.array_equal(next_row(model), row)
 
 
-def test_a_cancelled_decode_leaves_all_paths_as_they_were_committed(model: SharedModel) -> None:
-    other = model.fork(0)
-    model.pool.prefill([(model, list(range(300, 340))), (other, list(range(400, 415)))])
-    rows, free = [next_row(path) for path in (model, other)], model.pool.n_free
-    trees = [Tree.sequence([5, 6, 7]), Tree.sequence([8, 9])]
-    model.pool.decode([(model, trees[0]), (other, trees[1])])
-    other.cancel()
-    with pytest.raises(Cancelled):
-        model.pool.decode([(model, Tree.sequence([5, 6, 7, 8])), (other, Tree.sequence([8, 9, 10]))])
-    assert (model.n_past, other.n_past, len(model.pending), len(other.pending)) == (40, 15, 0, 0)
-    assert model.pool.n_free == free
-    assert all(np.array_equal(next_row(path), row) for path, row in zip((model, other), rows, strict=True))
-
-
 @pytest.mark.parametrize("n_read", [0, 12])
 def test_a_decode_that_is_interrupted_leaves_no_cell(
-    model: SharedModel, opened: Opener, monkeypatch: pytest.MonkeyPatch, n_read: int
+    model: LlamaPath, opened: Opener, monkeypatch: pytest.MonkeyPatch, n_read: int
 ) -> None:
     """Ctrl-C may come when the library is done and nobody knows of it."""
     chance, pool = random.Random(3), model.pool
@@ -275,37 +229,15 @@ def test_models_with_a_window_hold_one_text() -> None:
 
 
 def test_a_decode_that_fails_empties_all_paths_and_the_pool_goes_on(
-    model: SharedModel, monkeypatch: pytest.MonkeyPatch
+    model: LlamaPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fails for no known reason may be what a damaged state has left."""
     other = model.fork(0)
     model.pool.prefill([(model, list(range(300, 340))), (other, list(range(400, 415)))])
     row = next_row(model)
     with monkeypatch.context() as patch, pytest.raises(BackendError, match="code -3"):
-        patch.setattr(model.context, "run", lambda n, *, logits: -3)
+        patch.setattr(model.pool.context, "run", lambda n, *, logits: -3)
         model.pool.decode([(model, Tree.sequence([5])), (other, Tree.sequence([6]))])
     assert (model.n_past, other.n_past, model.pool.n_free) == (0, 0, model.pool.n_cells)
     model.prefill(list(range(300, 340)))
     assert np.array_equal(next_row(model), row)
-
-
-def test_what_no_pool_can_decode_is_refused(model: SharedModel, opened: Opener) -> None:
-    other, stranger = model.fork(0), opened()
-    with pytest.raises(ValueError, match="twice"):
-        model.pool.decode([(model, Tree.sequence([1])), (model, Tree.sequence([1]))])
-    with pytest.raises(ValueError, match="17 rows"):
-        model.pool.decode([(model, Tree.sequence([1] * 9)), (other, Tree.sequence([1] * 8))])
-    with pytest.raises(ValueError, match="another pool"):
-        model.pool.decode([(stranger, Tree.sequence([1]))])
-    with pytest.raises(ValueError, match="not trees"):
-        model.decode(Tree((1, 2), (-1, -1)))
-    other.close()
-    other.close()
-    with pytest.raises(Closed):
-        other.decode(Tree.sequence([1]))
-    other = model.fork(0)
-    model.close()
-    other.close()
-    for path in (model, other):
-        with pytest.raises(Closed):
-            path.prefill([1])

@@ -14,20 +14,22 @@ from gguf_files import GEMMA3, MATRICES, PHI3, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logits_rows import next_row, some_text
+from lone_text import lone_text
 
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.opener import open_onnx
+from edge_spec.engines.onnx.pool import OnnxPath
 from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Cancelled, Closed, ContextFull, SettingsError, StateError
 from edge_spec.models import inspect, resolve_family
-from edge_spec.speculation.language_model import ANYWHERE, LanguageModel
+from edge_spec.speculation.language_model import ANYWHERE
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
-Opener = Callable[..., OnnxModel]
+Opener = Callable[..., OnnxPath]
 
 
 LLAMA: dict[str, Any] = {}
@@ -36,15 +38,15 @@ LLAMA: dict[str, Any] = {}
 @pytest.fixture(scope="module")
 def open_demo_onnx(probe_cache: Path) -> Iterator[Opener]:
     """Opens a demo model, the same one for the same settings; it may hold an earlier text."""
-    opened: dict[Any, OnnxModel] = {}
+    opened: dict[Any, OnnxPath] = {}
 
-    def open_it(role: str = "draft", *, fresh: bool = False, **values: Any) -> OnnxModel:
+    def open_it(role: str = "draft", *, fresh: bool = False, **values: Any) -> OnnxPath:
         key = (role, len(opened) if fresh else -1, tuple(sorted(values.items())))
         if key not in opened:
             file = inspect(getattr(resolve_family("demo"), role))
             source = transcribe(file, probe_cache / "onnx")
             given_values = ModelSettings(**({"n_ctx": 640, "n_threads": 1} | values))
-            opened[key] = open_onnx(source, given_values, file=file.fingerprint, cache_dir=probe_cache)[0]
+            opened[key] = lone_text(open_onnx(source, given_values, file=file.fingerprint, cache_dir=probe_cache)[0])
         model = opened[key]
         model.resume()
         model.rollback(0)
@@ -56,7 +58,7 @@ def open_demo_onnx(probe_cache: Path) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def small(open_demo_onnx: Opener) -> OnnxModel:
+def small(open_demo_onnx: Opener) -> OnnxPath:
     """The drafter's model, which answers fast, with an empty cache."""
     return open_demo_onnx(trees=True)
 
@@ -66,7 +68,7 @@ def small(open_demo_onnx: Opener) -> OnnxModel:
 
 def test_the_demo_target_takes_drafts_bit_for_bit(open_demo_onnx: Opener) -> None:
     model = open_demo_onnx("target")
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, TextPath)
     assert model.capabilities.rollback == ANYWHERE
     assert set(range(2, 9)) <= set(model.capabilities.widths)
     assert 1 in model.capabilities.widths
@@ -127,7 +129,8 @@ def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(
 def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[str, Any], kv: str) -> None:
     source = transcribe(inspect(write_gguf(tmp_path / "model.gguf", **made)), tmp_path)
     given_values = ModelSettings(n_ctx=600, n_threads=1, trees=True, kv_k=kv, kv_v=kv)
-    model, found = open_onnx(source, given_values, file="x", cache_dir=None)
+    pool, found = open_onnx(source, given_values, file="x", cache_dir=None)
+    model = lone_text(pool)
     assert found.capabilities.takes_trees
     assert set(range(1, 9)) <= set(found.capabilities.widths)
     assert ("kv", f"{kv}/{kv}") in model.profile.facts
@@ -148,7 +151,7 @@ def test_every_architecture_takes_drafts_bit_for_bit(tmp_path: Path, made: dict[
     model.close()
 
 
-def _next_rows(model: OnnxModel, tokens: list[int]) -> np.ndarray[Any, Any]:
+def _next_rows(model: OnnxPath, tokens: list[int]) -> np.ndarray[Any, Any]:
     rows = model.decode(Tree.sequence(tokens)).copy()
     model.keep(range(len(tokens)))
     return rows
@@ -162,7 +165,7 @@ def _trees(n: int) -> st.SearchStrategy[Tree]:
 
 @settings(max_examples=25)
 @given(st.data())
-def test_every_branch_of_a_tree_is_computed_like_a_sequence(small: OnnxModel, data: st.DataObject) -> None:
+def test_every_branch_of_a_tree_is_computed_like_a_sequence(small: OnnxPath, data: st.DataObject) -> None:
     tree = data.draw(st.integers(1, 12).flatmap(_trees))
     grown = data.draw(st.integers(1, len(tree)))
     text = some_text(30)
@@ -188,7 +191,7 @@ def test_every_branch_of_a_tree_is_computed_like_a_sequence(small: OnnxModel, da
     assert np.array_equal(after, alone[-1])
 
 
-def test_a_first_branch_is_kept_bit_for_bit(small: OnnxModel) -> None:
+def test_a_first_branch_is_kept_bit_for_bit(small: OnnxPath) -> None:
     text = some_text(40)
     small.prefill(text[:30])
     small.decode(Tree((text[30], text[31], 999, text[32]), (-1, 0, 0, 1)))
@@ -204,7 +207,7 @@ def test_a_first_branch_is_kept_bit_for_bit(small: OnnxModel) -> None:
 # --- the cache
 
 
-def test_rollback_restores_the_cache(small: OnnxModel) -> None:
+def test_rollback_restores_the_cache(small: OnnxPath) -> None:
     text = some_text(100)
     small.prefill(text[:50])
     before = next_row(small)
@@ -250,7 +253,7 @@ def test_a_full_context_is_refused_before_anything_happens(open_demo_onnx: Opene
     assert np.array_equal(before, next_row(model))
 
 
-def test_wrong_calls_are_told(small: OnnxModel) -> None:
+def test_wrong_calls_are_told(small: OnnxPath) -> None:
     with pytest.raises(ValueError, match="rows"):
         small.decode(Tree.sequence(some_text(17)))
     small.decode(Tree.sequence([400, 401]))
@@ -280,7 +283,7 @@ def test_a_cancel_ends_a_long_prefill_and_leaves_the_model_usable(open_demo_onnx
     next_row(model)
 
 
-def test_a_cancel_before_a_decode_is_answered_once(small: OnnxModel) -> None:
+def test_a_cancel_before_a_decode_is_answered_once(small: OnnxPath) -> None:
     small.prefill(some_text(20))
     small.cancel()
     with pytest.raises(Cancelled):

@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 from head_files import write_head
 from logits_rows import next_row
+from lone_text import lone_text
 from paths_in_company import PathsInCompany
 from paths_in_company import some_tokens as tokens
 
 from edge_spec.engines.base import ModelSettings
-from edge_spec.engines.onnx.head_model import HeadModel
+from edge_spec.engines.onnx.head_model import HeadPath
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import drafter_settings
-from edge_spec.engines.onnx.pool import OnnxPath, TranscribedModel
+from edge_spec.engines.onnx.pool import OnnxPath
 from edge_spec.engines.onnx.transcription.head import HIDDEN, hidden_rows_tail
 from edge_spec.engines.registry import engine
-from edge_spec.errors import BackendError, Cancelled, Closed, PoolFull
+from edge_spec.errors import BackendError, Cancelled
 from edge_spec.models import inspect, resolve_family
-from edge_spec.speculation.pool import TILE, PooledModel
+from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.tree import Tree
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -34,17 +35,17 @@ LAYERS = (2, 4, 7)
 ACTS = ("decode", "decode", "decode", "prefill", "keep", "keep", "rollback", "fork", "shift", "close", "resize", "save")
 
 
-def opened(cache: Path, **changes: Any) -> tuple[Any, TranscribedModel]:
+def opened(cache: Path, **changes: Any) -> tuple[Any, OnnxPath]:
     onnx = engine("onnx")
     opener = onnx.opener(cache_dir=cache)
     given = {"n_ctx": 120, "n_threads": 1, "trees": True, "prefill_chunk": 32} | changes
-    model = opener.open(TARGET, onnx.resolve(TARGET, ModelSettings(**given))).model
-    assert isinstance(model, TranscribedModel)
+    model = lone_text(opener.open(TARGET, onnx.resolve(TARGET, ModelSettings(**given))).pool)
+    assert isinstance(model, OnnxPath)
     return opener, model
 
 
 @pytest.fixture(params=["f32", "f16"])
-def both(request: pytest.FixtureRequest, probe_cache: Path) -> Iterator[tuple[TranscribedModel, TranscribedModel]]:
+def both(request: pytest.FixtureRequest, probe_cache: Path) -> Iterator[tuple[OnnxPath, OnnxPath]]:
     """A model whose pool is used, and another one for a text alone."""
     kind = request.param
     pairs = [opened(probe_cache, kv_k=kind, kv_v=kind) for _ in range(2)]
@@ -55,7 +56,7 @@ def both(request: pytest.FixtureRequest, probe_cache: Path) -> Iterator[tuple[Tr
 
 
 @pytest.fixture
-def model(probe_cache: Path) -> Iterator[TranscribedModel]:
+def model(probe_cache: Path) -> Iterator[OnnxPath]:
     opener, model = opened(probe_cache)
     yield model
     model.close()
@@ -80,7 +81,7 @@ class Texts(PathsInCompany):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_path_has_the_bits_of_a_text_alone(both: tuple[TranscribedModel, TranscribedModel], seed: int) -> None:
+def test_every_path_has_the_bits_of_a_text_alone(both: tuple[OnnxPath, OnnxPath], seed: int) -> None:
     """Random drafts, reading, forks, going back, shifts, resizing and saving, in company and in scattered tiles."""
     root, alone = both
     texts = Texts(root, seed)
@@ -93,7 +94,7 @@ def test_every_path_has_the_bits_of_a_text_alone(both: tuple[TranscribedModel, T
 
 
 def test_scattered_tiles_save_and_continue_like_contiguous_ones(
-    both: tuple[TranscribedModel, TranscribedModel],
+    both: tuple[OnnxPath, OnnxPath],
 ) -> None:
     """Every tile lies before the one that comes before it in the text."""
     root, alone = both
@@ -113,25 +114,7 @@ def test_scattered_tiles_save_and_continue_like_contiguous_ones(
     assert np.array_equal(root.decode(tree), alone.decode(tree))
 
 
-def test_prompts_read_together_leave_the_cells_of_each_read_alone(
-    both: tuple[TranscribedModel, TranscribedModel],
-) -> None:
-    root, alone = both
-    chance = random.Random(2)
-    root.pool.resize(1200)
-    texts = [tokens(chance, n) for n in (40, 1, 0, 33, 7, 64, 17, 100, 2)]
-    paths = [root.pool.path() for _ in texts]
-    first = [chance.randrange(len(text) + 1) for text in texts]
-    root.pool.prefill([(path, text[:n]) for path, text, n in zip(paths, texts, first, strict=True)])
-    root.pool.prefill([(path, text[n:]) for path, text, n in zip(paths, texts, first, strict=True)])
-    for path, text in zip(paths, texts, strict=True):
-        alone.rollback(0)
-        alone.prefill(text)
-        assert path.save() == alone.save()
-
-
-def test_a_beginning_is_shared_and_what_two_would_write_is_copied(model: TranscribedModel) -> None:
-    assert isinstance(model, PooledModel)
+def test_a_beginning_is_shared_and_what_two_would_write_is_copied(model: OnnxPath) -> None:
     pool, n = model.pool, model.pool.n_cells // TILE
     assert (pool.n_cells, pool.n_free) == (n * TILE, n * TILE)
     model.prefill(list(range(300, 370)))
@@ -149,31 +132,9 @@ def test_a_beginning_is_shared_and_what_two_would_write_is_copied(model: Transcr
     assert model.save() == before
 
 
-def test_what_does_not_fit_the_pool_changes_nothing(model: TranscribedModel) -> None:
-    pool = model.pool
-    pool.resize(64)
-    model.prefill(list(range(300, 340)))
-    other = pool.path()
-    other.prefill([300])
-    model.decode(Tree.sequence([500] * 8))
-    pending, state = model.pending, (model.n_past, other.n_past)
-    with pytest.raises(PoolFull) as full:
-        pool.decode([(other, Tree.sequence([501])), (model, Tree.sequence([500] * 9))])
-    assert (full.value.n_free, full.value.n_needed) == (0, 16)
-    for refused in (lambda: other.prefill([300] * 16), lambda: pool.prefill([(other, [1]), (model, [1] * 9)])):
-        with pytest.raises(PoolFull):
-            refused()
-    with pytest.raises(PoolFull):
-        other.fork(1)
-    with pytest.raises(ValueError, match="held"):
-        pool.resize(48)
-    assert (model.n_past, other.n_past) == state
-    assert len(pending) == 8 and pool.n_cells == 64
-
-
 @pytest.mark.skipif(not hasattr(mmap, "MAP_PRIVATE"), reason="blocks of memory have no limit to set here")
 def test_a_pool_that_has_no_memory_for_another_size_stays_as_it_was(
-    model: TranscribedModel, monkeypatch: pytest.MonkeyPatch
+    model: OnnxPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.prefill(list(range(300, 340)))
     fork = model.fork(35)
@@ -195,7 +156,7 @@ def _refusing(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.parametrize("error", [Cancelled, BackendError])
 def test_a_decode_that_fails_leaves_all_paths_as_they_were_committed(
-    error: type[Exception], model: TranscribedModel, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], model: OnnxPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = model.fork(0)
     model.pool.prefill([(model, list(range(300, 340))), (other, list(range(400, 415)))])
@@ -204,7 +165,7 @@ def test_a_decode_that_fails_leaves_all_paths_as_they_were_committed(
     model.pool.decode([(model, trees[0]), (other, trees[1])])
     with monkeypatch.context() as patch:
         if error is Cancelled:
-            other.cancel()
+            other.pool.cancel()
         else:
             patch.setattr(model.pool.session, "compute", _failing)
         with pytest.raises(error):
@@ -218,9 +179,7 @@ def _failing(*_: Any, **__: Any) -> None:
     raise BackendError("it failed")
 
 
-def test_reading_that_is_cancelled_says_how_far_it_came(
-    model: TranscribedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_that_is_cancelled_says_how_far_it_came(model: OnnxPath, monkeypatch: pytest.MonkeyPatch) -> None:
     """After two chunks of 32 tokens: the first text is read, the second one in part, the third one not at all."""
     paths = [model, model.fork(0), model.fork(0)]
     computed, calls = model.pool.session.compute, 0
@@ -239,30 +198,7 @@ def test_reading_that_is_cancelled_says_how_far_it_came(
     assert [len(path.tiles.ids) for path in paths] == [3, 2, 0]
 
 
-def test_what_no_pool_can_decode_is_refused(model: TranscribedModel, probe_cache: Path) -> None:
-    other = model.fork(0)
-    with pytest.raises(ValueError, match="twice"):
-        model.pool.decode([(model, Tree.sequence([1])), (model, Tree.sequence([1]))])
-    with pytest.raises(ValueError, match="17 rows"):
-        model.pool.decode([(model, Tree.sequence([1] * 9)), (other, Tree.sequence([1] * 8))])
-    opener, stranger = opened(probe_cache)
-    with pytest.raises(ValueError, match="another pool"):
-        model.pool.decode([(stranger, Tree.sequence([1]))])
-    stranger.close()
-    opener.close()
-    other.close()
-    other.close()
-    with pytest.raises(Closed):
-        other.decode(Tree.sequence([1]))
-    other = model.fork(0)
-    model.close()
-    other.close()
-    for path in (model, other):
-        with pytest.raises(Closed):
-            path.prefill([1])
-
-
-def test_what_heads_read_follows_forks_moves_and_resizing(model: TranscribedModel) -> None:
+def test_what_heads_read_follows_forks_moves_and_resizing(model: OnnxPath) -> None:
     """Of every path what reading its text at once gives, in whichever tiles it came about."""
     rows = model.features(hidden_rows_tail(LAYERS, TARGET.n_embd), HIDDEN, 3 * TARGET.n_embd)
     chance = random.Random(3)
@@ -289,8 +225,8 @@ def test_paths_of_a_head_draft_like_heads_of_their_own(tmp_path: Path, probe_cac
     write_head(tmp_path / "head.gguf", TARGET, np.arange(300, 400), LAYERS, seed=5)
     opener, target = opened(probe_cache)
     settings = drafter_settings(target.settings)
-    head = opener.open(inspect(tmp_path / "head.gguf"), settings, target=(target, TARGET)).model
-    assert isinstance(head, HeadModel)
+    head = lone_text(opener.open(inspect(tmp_path / "head.gguf"), settings, target=(target.pool, TARGET)).pool, target)
+    assert isinstance(head, HeadPath)
     chance = random.Random(4)
     texts = [tokens(chance, 40), tokens(chance, 23)]
     own = [[chance.randrange(100) for _ in text] for text in texts]

@@ -15,20 +15,21 @@ from published_signatures import SIGNATURES, reference
 from published_weights import Weights
 
 import edge_spec
-from edge_spec.engines.onnx.model import OnnxModel
+from edge_spec.engines.onnx.published_pool import PublishedPath
 from edge_spec.errors import (
     Cancelled,
     Closed,
     ContextFull,
     StateError,
 )
-from edge_spec.speculation.language_model import ANYWHERE, LanguageModel
+from edge_spec.speculation.language_model import ANYWHERE
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 EVERY = pytest.mark.parametrize("name", SIGNATURES)
 SOME = pytest.mark.parametrize("name", ["plain", "plain-f16-keep", "genai-q4", "genai-f16"])
 
-Opener = Callable[..., OnnxModel]
+Opener = Callable[..., PublishedPath]
 
 
 # --- rows
@@ -38,7 +39,7 @@ Opener = Callable[..., OnnxModel]
 def test_rows_are_those_of_the_network_written_down(open_it: Opener, numbers: Weights, name: str) -> None:
     text = some_text(60)
     model = open_it(name)
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, TextPath)
     model.prefill(text[:44])
     found = one_by_one(model, text[44:52])
     if model.capabilities.max_rows > 1:

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from logits_rows import next_row, some_text
+from lone_text import lone_text
 from modes_agree import check_modes_agree, questions
 from published_models import publish
 from published_signatures import reference
 from published_weights import Weights, read_weights
 
 import edge_spec
-from edge_spec.engines.onnx.model import OnnxModel
 from edge_spec.engines.onnx.opener import open_published
+from edge_spec.engines.onnx.published_pool import PublishedPath
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import grammar_bytes
 from edge_spec.errors import (
@@ -37,7 +38,7 @@ DEMO = resolve_family("demo")
 assert DEMO.draft is not None
 assert DEMO.intermediate is not None
 
-Opener = Callable[..., OnnxModel]
+Opener = Callable[..., PublishedPath]
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ def test_prompts_are_read_in_chunks_that_bound_what_a_run_takes(open_it: Opener,
     assert open_it("plain").settings.prefill_chunk == 512
     file = inspect(published("plain"))
     wide = ModelSettings(n_ctx=60_000, n_threads=1)
-    model = open_published(file, wide, cache_dir=None)[0]
+    model = lone_text(open_published(file, wide, cache_dir=None)[0])
     try:
         assert wide.max_rows <= model.settings.prefill_chunk < 512
         assert model.n_ctx == 60_000

@@ -17,14 +17,15 @@ from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logits_rows import Fresh
+from lone_text import lone_text
 from recorded_drafts import recorded_mode
 
 import edge_spec
 from edge_spec.cli import main
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT
-from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.engine import LlamaEngine, open_llama
-from edge_spec.engines.llama.recurrent import RecurrentModel
+from edge_spec.engines.llama.pool import LlamaPath
+from edge_spec.engines.llama.recurrent import RecurrentPath
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.errors import Cancelled
 from edge_spec.llama_cpp.weights import LlamaWeights
@@ -40,11 +41,11 @@ N_VOCAB = 384
 
 
 @pytest.fixture(scope="session")
-def opened(hybrids: HybridFiles) -> Iterator[dict[str, LlamaModel]]:
+def opened(hybrids: HybridFiles) -> Iterator[dict[str, LlamaPath]]:
     """A target of each architecture, with an empty cache."""
     weights = {name: LlamaWeights(hybrids[name]) for name in SMALL_HYBRIDS}
     asked = LlamaSettings(n_ctx=400, n_threads=1, max_rows=6, prefill_chunk=32)
-    models = {name: open_llama(each, asked, file=name, cache_dir=None)[0] for name, each in weights.items()}
+    models = {name: lone_text(open_llama(each, asked, file=name, cache_dir=None)[0]) for name, each in weights.items()}
     yield models
     for model in models.values():
         model.close()
@@ -59,10 +60,10 @@ def loaded(path: Path, mode: Any = "off", **values: Any) -> edge_spec.TextModel:
 # --- what is found out
 
 
-def test_the_architectures_are_those_of_the_library(opened: dict[str, LlamaModel]) -> None:
+def test_the_architectures_are_those_of_the_library(opened: dict[str, LlamaPath]) -> None:
     assert set(opened) <= RECURRENT
     for name, model in opened.items():
-        assert isinstance(model, RecurrentModel)
+        assert isinstance(model, RecurrentPath)
         assert model.settings.n_snapshots == (5 if name in KEEPS_SNAPSHOTS else 0)
         assert model.capabilities.rollback == model.settings.n_snapshots
         assert model.capabilities.max_rows == model.settings.n_snapshots + 1
@@ -192,7 +193,7 @@ def test_layers_for_further_tokens_are_left_out_and_info_says_so(
 @given(st.data())
 @settings(max_examples=15)
 def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
-    hybrids: HybridFiles, opened: dict[str, LlamaModel], name: str, data: st.DataObject
+    hybrids: HybridFiles, opened: dict[str, LlamaPath], name: str, data: st.DataObject
 ) -> None:
     model, text, most = opened[name], list[int](), opened[name].capabilities.max_rows
     model.rollback(0)
@@ -230,7 +231,7 @@ def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
 
 
 @pytest.mark.parametrize("name", WITH_SNAPSHOTS)
-def test_each_row_but_the_first_can_be_taken_back_once_decoded(opened: dict[str, LlamaModel], name: str) -> None:
+def test_each_row_but_the_first_can_be_taken_back_once_decoded(opened: dict[str, LlamaPath], name: str) -> None:
     model = opened[name]
     for n_rows in range(1, 7):
         for n_kept in range(1, n_rows + 1):
@@ -244,7 +245,7 @@ def test_each_row_but_the_first_can_be_taken_back_once_decoded(opened: dict[str,
             assert model.n_past == (40 + n_kept - 1 if n_kept > 1 else 40)
 
 
-def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: dict[str, LlamaModel]) -> None:
+def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: dict[str, LlamaPath]) -> None:
     for model in opened.values():
         model.rollback(0)
         model.prefill(list(range(100, 150)))
@@ -262,7 +263,7 @@ def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: d
         assert places == [140, 130, 130, 60, 60, 0]
 
 
-def test_a_prompt_may_begin_where_an_earlier_one_has_ended(opened: dict[str, LlamaModel]) -> None:
+def test_a_prompt_may_begin_where_an_earlier_one_has_ended(opened: dict[str, LlamaPath]) -> None:
     for model in opened.values():
         model.rollback(0)
         model.prefill(list(range(100, 150)))
@@ -281,7 +282,7 @@ def test_a_prompt_may_begin_where_an_earlier_one_has_ended(opened: dict[str, Lla
             assert model.n_past == place
 
 
-def test_a_cancelled_reading_goes_on_after_the_last_whole_chunk(opened: dict[str, LlamaModel]) -> None:
+def test_a_cancelled_reading_goes_on_after_the_last_whole_chunk(opened: dict[str, LlamaPath]) -> None:
     for model in opened.values():
         model.rollback(0)
         model.prefill(list(range(100, 164)))

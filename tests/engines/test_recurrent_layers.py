@@ -32,13 +32,14 @@ from hybrid_shapes import SMALL_HYBRIDS, HybridShape, write_hybrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logits_rows import Fresh
+from lone_text import lone_text
 from modes_agree import check_modes_agree, wishes
 
 import edge_spec
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import open_onnx
-from edge_spec.engines.onnx.pool import TranscribedModel
+from edge_spec.engines.onnx.pool import OnnxPath
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES as KINDS
 from edge_spec.engines.onnx.transcription.architecture import Experts
 from edge_spec.engines.onnx.transcription.cache import transcribe
@@ -46,7 +47,6 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, Cancelled, EdgeSpecError, StateError
 from edge_spec.loading import plan
 from edge_spec.models import inspect
-from edge_spec.speculation.pool import pool_of
 from edge_spec.speculation.tree import Tree
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -307,21 +307,22 @@ def test_a_changed_architecture_would_be_seen(
 
 
 @pytest.fixture(scope="module")
-def opened(hybrids: HybridFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, TranscribedModel]]:
+def opened(hybrids: HybridFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, OnnxPath]]:
     """A target of each architecture, with an empty cache."""
     asked = ModelSettings(n_ctx=400, n_threads=1, max_rows=6, prefill_chunk=32)
     folder = tmp_path_factory.mktemp("cache")
     models = {}
     for name in ARCHITECTURES:
-        model, _ = open_onnx(transcribe(inspect(hybrids[name]), folder), asked, file=name, cache_dir=None)
-        assert isinstance(model, TranscribedModel)
+        pool, _ = open_onnx(transcribe(inspect(hybrids[name]), folder), asked, file=name, cache_dir=None)
+        model = lone_text(pool)
+        assert isinstance(model, OnnxPath)
         models[name] = model
     yield models
     for model in models.values():
         model.close()
 
 
-def test_it_verifies_sequences_of_one_text(opened: dict[str, TranscribedModel]) -> None:
+def test_it_verifies_sequences_of_one_text(opened: dict[str, OnnxPath]) -> None:
     for model in opened.values():
         can = model.capabilities
         assert can.identity == "bitwise"
@@ -337,7 +338,7 @@ def test_it_verifies_sequences_of_one_text(opened: dict[str, TranscribedModel]) 
 @given(st.data())
 @settings(max_examples=40)
 def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
-    opened: dict[str, TranscribedModel], name: str, data: st.DataObject
+    opened: dict[str, OnnxPath], name: str, data: st.DataObject
 ) -> None:
     model, text, most = opened[name], list[int](), opened[name].capabilities.max_rows
     model.rollback(0)
@@ -386,7 +387,7 @@ def test_rows_are_those_of_a_fresh_text_wherever_it_went_back_to(
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("seed", range(6))
-def test_every_path_has_the_rows_of_a_text_alone(opened: dict[str, TranscribedModel], name: str, seed: int) -> None:
+def test_every_path_has_the_rows_of_a_text_alone(opened: dict[str, OnnxPath], name: str, seed: int) -> None:
     """Drafts, reading, going back, forks, closing, saving and stopping, of several paths of one pool."""
     root, chance = opened[name], random.Random(seed)
     root.rollback(0)
@@ -443,7 +444,7 @@ def test_every_path_has_the_rows_of_a_text_alone(opened: dict[str, TranscribedMo
     pool.resize(400)
 
 
-def test_forks_at_the_end_of_a_prompt_share_one_copy_of_its_state(opened: dict[str, TranscribedModel]) -> None:
+def test_forks_at_the_end_of_a_prompt_share_one_copy_of_its_state(opened: dict[str, OnnxPath]) -> None:
     for root in opened.values():
         root.rollback(0)
         root.prefill(TEXT[:60])
@@ -465,7 +466,7 @@ def test_forks_at_the_end_of_a_prompt_share_one_copy_of_its_state(opened: dict[s
             root.shift(2, 3)
 
 
-def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: dict[str, TranscribedModel]) -> None:
+def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: dict[str, OnnxPath]) -> None:
     for model in opened.values():
         model.rollback(0)
         model.prefill(list(range(100, 150)))
@@ -484,7 +485,7 @@ def test_a_text_goes_back_to_where_its_prompt_ended_and_where_it_began(opened: d
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_decode_that_fails_in_the_middle_loses_nothing(opened: dict[str, TranscribedModel], name: str) -> None:
+def test_a_decode_that_fails_in_the_middle_loses_nothing(opened: dict[str, OnnxPath], name: str) -> None:
     """Layers before the failure have taken in what the others have not."""
     model = opened[name]
     fresh = Fresh(model)
@@ -512,7 +513,8 @@ def test_drafters_come_back_to_what_they_hold(hybrids: HybridFiles, tmp_path: Pa
     """However many guesses lie beyond it, in decodes of their own."""
     asked = ModelSettings(n_ctx=200, n_threads=1, max_rows=6, prefill_chunk=32, exact=False)
     for name in ARCHITECTURES:
-        model, _ = open_onnx(transcribe(inspect(hybrids[name]), tmp_path), asked, file=name, cache_dir=None)
+        pool, _ = open_onnx(transcribe(inspect(hybrids[name]), tmp_path), asked, file=name, cache_dir=None)
+        model = lone_text(pool)
         text = list(range(100, 150))
         fresh = Fresh(model)
         expected = fresh.after([*text, 160]).copy()
@@ -530,7 +532,7 @@ def test_drafters_come_back_to_what_they_hold(hybrids: HybridFiles, tmp_path: Pa
         model.close()
 
 
-def test_states_of_another_size_are_refused(opened: dict[str, TranscribedModel]) -> None:
+def test_states_of_another_size_are_refused(opened: dict[str, OnnxPath]) -> None:
     lfm2, qwen35 = opened.values()
     lfm2.rollback(0)
     lfm2.prefill(TEXT[:20])
@@ -611,7 +613,7 @@ def test_answers_to_one_prompt_read_it_once_and_are_what_each_is_alone(
         **drafter if mode == "sequence" else {},
     ) as model:
         pool = model.followed["target"].model.pool
-        pools = [pool_of(each.model) for each in model.followed.values()]
+        pools = [each.model.pool for each in model.followed.values()]
         n_planned = [each.n_cells for each in pools]
         replies = model.generate(prompt, n=5, seed=3, **asked)
         replies.read()

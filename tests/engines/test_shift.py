@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from families import EXPERT_FAMILIES, FAMILIES
 from gguf_files import write_gguf
+from lone_text import lone_text
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
@@ -18,7 +19,8 @@ from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect
-from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 MADE: dict[str, dict[str, Any]] = {
@@ -71,18 +73,20 @@ ENGINES = [
 ]
 
 
-def opened(engine: str, path: Path) -> tuple[LanguageModel, Any]:
+def opened(engine: str, path: Path) -> tuple[TextPath, Any]:
     """A model and what frees what it stands on."""
     name, kind = engine.split("/")
     if name == "llama":
         weights = LlamaWeights(path)
         settings = LlamaSettings(n_ctx=300, n_threads=1, kv_k=kind, kv_v="f16", trees=True)
-        return open_llama(weights, settings, file="x", cache_dir=None)[0], weights.close
+        return lone_text(open_llama(weights, settings, file="x", cache_dir=None)[0]), weights.close
     settings = ModelSettings(n_ctx=300, n_threads=1, kv_k=kind, kv_v=kind)
-    return open_onnx(transcribe(inspect(path), path.parent), settings, file="x", cache_dir=None)[0], lambda: None
+    return lone_text(
+        open_onnx(transcribe(inspect(path), path.parent), settings, file="x", cache_dir=None)[0]
+    ), lambda: None
 
 
-def rows_after(model: LanguageModel, tokens: list[int]) -> Logits:
+def rows_after(model: TextPath, tokens: list[int]) -> Logits:
     rows = model.decode(Tree.sequence(tokens)).copy()
     model.rollback(model.n_past)
     return rows

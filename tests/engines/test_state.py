@@ -16,7 +16,7 @@ from random_choices import RandomChoices
 from speculator_replies import step
 from table_model import TableModel
 
-from edge_spec.engines.llama.context import LlamaModel
+from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.engines.llama.settings import context_parameters
 from edge_spec.llama_cpp.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -136,7 +136,7 @@ def test_a_second_text_finds_no_trace_of_the_first(cases: st.SearchStrategy[Any]
 # --- llama.cpp: positions and sequence ids can be, and rows
 
 
-def check_cache(model: LlamaModel, n_past: int) -> None:
+def check_cache(model: LlamaPath, n_past: int) -> None:
     """Cells 0 to ``n_past`` of sequence 0, and no other sequence alive."""
     c, memory = library().c, model.context.memory
     assert model.n_past == n_past
@@ -147,7 +147,7 @@ def check_cache(model: LlamaModel, n_past: int) -> None:
         assert c.llama_memory_seq_pos_max(memory, other) == -1
 
 
-def rows_of(model: LlamaModel, prompt: list[int], text: list[int]) -> np.ndarray[Any, Any]:
+def rows_of(model: LlamaPath, prompt: list[int], text: list[int]) -> np.ndarray[Any, Any]:
     """The rows of plain decoding: the prompt read at once, then one token at a time, ``[reply + 1, n_vocab]``."""
     model.rollback(0)
     model.prefill(prompt[:-1])
@@ -180,7 +180,7 @@ def random_tree(chance: random.Random, truth: list[int], n_vocab: int, n: int) -
 )
 @settings(max_examples=20)
 def test_a_cache_that_held_trees_gives_the_rows_of_plain_decoding(
-    open_demo: Callable[..., LlamaModel], seed: int, n_prompt: int, role: str
+    open_demo: Callable[..., LlamaPath], seed: int, n_prompt: int, role: str
 ) -> None:
     chance = random.Random(seed)
     model, plain = open_demo(role, trees=True), open_demo(role)
@@ -221,7 +221,7 @@ def test_a_cache_that_held_trees_gives_the_rows_of_plain_decoding(
 @given(st.integers(0, 1 << 30), st.sampled_from(["sequence", "tree", "hierarchy", "ngram"]))
 @settings(max_examples=24)
 def test_after_every_round_positions_and_sequences_agree_with_the_text(
-    open_demo: Callable[..., LlamaModel], prompts: list[str], seed: int, mode: str
+    open_demo: Callable[..., LlamaPath], prompts: list[str], seed: int, mode: str
 ) -> None:
     chance = random.Random(seed)
     target = open_demo(trees=mode == "tree")

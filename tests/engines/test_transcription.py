@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf_files import MATRICES, N_VOCAB, write_gguf
+from lone_text import lone_text
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
@@ -51,7 +52,8 @@ def rows_of(model: Any, tokens: list[int]) -> np.ndarray[Any, Any]:
 def on_llama(path: Path, tokens: list[int], *, flash: bool) -> np.ndarray[Any, Any]:
     weights = LlamaWeights(path)
     settings = LlamaSettings(n_ctx=96, n_threads=1, kv_k="f16", flash_attention=flash)
-    model, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    pool, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    model = lone_text(pool)
     rows = rows_of(model, tokens)
     model.close()
     weights.close()
@@ -59,7 +61,8 @@ def on_llama(path: Path, tokens: list[int], *, flash: bool) -> np.ndarray[Any, A
 
 
 def on_onnx(source: Transcription, tokens: list[int], **values: Any) -> np.ndarray[Any, Any]:
-    model, _ = open_onnx(source, ModelSettings(**({"n_ctx": 96, "n_threads": 1} | values)), file="x", cache_dir=None)
+    pool, _ = open_onnx(source, ModelSettings(**({"n_ctx": 96, "n_threads": 1} | values)), file="x", cache_dir=None)
+    model = lone_text(pool)
     rows = rows_of(model, tokens)
     model.close()
     return rows

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from families import FAMILIES
 from gguf_files import GEMMA3, write_gguf
+from lone_text import lone_text
 
 import edge_spec
 from edge_spec.engines.llama.engine import open_llama
@@ -43,7 +44,8 @@ def test_a_restored_cache_gives_the_rows_of_a_text_that_was_read(
 ) -> None:
     weights = LlamaWeights(made(name))
     asked = LlamaSettings(n_ctx=240, n_threads=1, max_rows=4, **settings)
-    model, _ = open_llama(weights, asked, file=name, cache_dir=None)
+    pool, _ = open_llama(weights, asked, file=name, cache_dir=None)
+    model = lone_text(pool)
     try:
         text = np.random.default_rng(0).integers(256, model.n_vocab - 1, 240).tolist()
 

@@ -216,8 +216,7 @@ class _Kept:
 
 def test_prompts_are_read_in_whole_chunks_where_bits_depend_on_it(letters: Any, monkeypatch: Any) -> None:
     driver = new_driver(letters)
-    assert isinstance(driver.target.model, TableModel)
-    pool = driver.target.model.pool
+    pool = driver.target.pool
     chunk = 16
     pool.capabilities = replace(pool.capabilities, reuse_step=chunk, prefill_chunk=chunk)
     asked = [request(number, [number, 1, 2, 3] * (5 + 7 * number), max_tokens=60) for number in range(4)]

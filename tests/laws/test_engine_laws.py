@@ -20,8 +20,9 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.language_model import LanguageModel, Logits
+from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import EMPTY, Tree
 
 NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -194,7 +195,7 @@ class Models:
 
     n_ctx = 100
 
-    def draft(self, *, trees: bool) -> LanguageModel:
+    def draft(self, *, trees: bool) -> TextPath:
         raise AssertionError
 
     intermediate = draft

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_model import TableModel, TablePath, random_table
 
-from edge_spec.errors import Cancelled, Closed, ContextFull, PoolFull
-from edge_spec.speculation.pool import TILE, PooledModel
+from edge_spec.errors import ContextFull, PoolFull
+from edge_spec.speculation.pool import TILE, Path, Pool
 from edge_spec.speculation.tree import Tree
 
 V = 5
@@ -37,7 +37,7 @@ def some_tree(chance: random.Random, most: int) -> Tree:
 
 def test_a_table_has_a_pool() -> None:
     model = TableModel(TABLE, n_ctx=100, max_rows=8)
-    assert isinstance(model, PooledModel)
+    assert isinstance(model, Path) and isinstance(model.pool, Pool)
     assert (model.pool.n_cells, model.pool.n_free) == (112, 112)
 
 
@@ -157,38 +157,6 @@ def test_resizing_keeps_what_paths_hold(n_cells: int) -> None:
     rows = root.pool.decode([(path, Tree.sequence([2])) for path in paths[:2]])
     for number, row in enumerate(rows):
         assert np.array_equal(row[0], TABLE[number, 2])
-
-
-def test_a_cancelled_decode_leaves_all_paths_as_they_were_committed() -> None:
-    root = TableModel(TABLE)
-    other = root.fork(0)
-    root.pool.prefill([(root, [1, 2]), (other, [3])])
-    root.pool.decode([(root, Tree.sequence([1])), (other, Tree.sequence([1, 1]))])
-    other.cancel()
-    with pytest.raises(Cancelled):
-        root.pool.decode([(other, Tree.sequence([1, 1, 2])), (root, Tree.sequence([1, 2]))])
-    assert (root.cells, other.cells, len(root.pending), len(other.pending)) == ((1, 2), (3,), 0, 0)
-    root.decode(Tree.sequence([1]))
-
-
-def test_what_no_pool_can_decode_is_refused() -> None:
-    root = TableModel(TABLE, max_rows=4)
-    with pytest.raises(ValueError, match="twice"):
-        root.pool.decode([(root, Tree.sequence([1])), (root, Tree.sequence([1]))])
-    with pytest.raises(ValueError, match="another pool"):
-        root.pool.decode([(TableModel(TABLE), Tree.sequence([1]))])
-    with pytest.raises(ValueError, match="5 rows"):
-        root.pool.decode([(root, Tree.sequence([1, 1, 1])), (root.fork(0), Tree.sequence([1, 1]))])
-    other = root.fork(0)
-    other.close()
-    other.close()
-    with pytest.raises(Closed):
-        other.decode(Tree.sequence([1]))
-    other = root.fork(0)
-    root.close()
-    for path in (root, other):
-        with pytest.raises(Closed):
-            path.prefill([1])
 
 
 @pytest.mark.parametrize(("n_paths", "shares"), [(2, False), (3, True), (8, True), (16, False)])

@@ -109,7 +109,7 @@ def test_a_common_beginning_is_copied_and_stays_with_its_text(load_demo: Callabl
 
 def test_a_common_beginning_is_copied_where_an_engine_holds_one_text(tmp_path: Path) -> None:
     with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=tmp_path, speculation="tree") as model:
-        assert model.texts.model.capabilities.reuse_step == 1
+        assert model.texts.pool.capabilities.reuse_step == 1
         check_a_common_beginning_is_copied(model)
 
 

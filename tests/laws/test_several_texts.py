@@ -68,7 +68,7 @@ class World:
         self.table = random_table(N_VOCAB, order=2, seed=5)
         self.ledger = Ledger(budget)
         self.model = self.new_model(most)
-        target = Target(Speculator(self.model, drafters()), lambda path: drafters())
+        target = Target(Speculator(self.model.pool.path(), drafters()), lambda path: drafters())
         self.driver = Driver(target, letters, SessionCache(self.ledger))
 
     def new_model(self, most: int) -> TableModel:
@@ -280,7 +280,7 @@ def test_they_continue_with_another_target(letters: Any, letter_grammar: Any, da
     replies = world.replies()
     for _ in replies:
         if changes.random() < 0.1:
-            world.driver.target.change_model(world.new_model(changes.choice([1, 2, 8])))
+            world.driver.target.change_pool(world.new_model(changes.choice([1, 2, 8])).pool)
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
 

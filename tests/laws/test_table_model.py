@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from table_model import TableModel, random_table
 
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 V = 5
@@ -31,7 +31,7 @@ def row_after(text: list[int]) -> np.ndarray:
 
 
 def test_it_is_a_language_model() -> None:
-    assert isinstance(TableModel(TABLE), LanguageModel)
+    assert isinstance(TableModel(TABLE), TextPath)
 
 
 @given(texts, trees())
@@ -147,6 +147,7 @@ def test_a_full_context_says_so_and_commits_nothing() -> None:
     assert (caught.value.n_past, caught.value.n_new, caught.value.n_ctx) == (0, 7, 4)
     assert model.n_past == 0
     model.prefill([0] * 4)
+    model.decode(Tree.sequence([0] * 2))
     with pytest.raises(ContextFull):
         model.decode(Tree.sequence([0] * 3))
 

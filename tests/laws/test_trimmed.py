@@ -18,9 +18,8 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
-from edge_spec.speculation.trimmed_model import TrimmedModel
 from edge_spec.tokens.kept_tokens import KeptTokens
 
 
@@ -30,8 +29,10 @@ def random_kept(n_vocab: int, seed: int) -> KeptTokens:
     return KeptTokens(np.sort(rng.choice(n_vocab, n, replace=False)), n_vocab)
 
 
-def trimmed_table(kept: KeptTokens, *, seed: int, **values: Any) -> TrimmedModel:
-    return TrimmedModel(TableModel(random_table(len(kept) + 1, order=1, seed=seed), **values), kept)
+def trimmed_table(kept: KeptTokens, *, seed: int, **values: Any) -> TableModel:
+    model = TableModel(random_table(len(kept) + 1, order=1, seed=seed), **values)
+    model.pool.trim(kept)
+    return model
 
 
 def scattered(row: np.ndarray[Any, np.dtype[np.float32]], kept: KeptTokens) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -97,7 +98,7 @@ def test_text_is_identical_with_a_drafter_of_any_trimmed_vocabulary(
     data: st.DataObject, cases: st.SearchStrategy[Any]
 ) -> None:
     case = data.draw(cases)
-    makers: list[Callable[[LanguageModel, LanguageModel], Drafter]] = [
+    makers: list[Callable[[TextPath, TextPath], Drafter]] = [
         lambda a, b: ModelDrafter(a),
         lambda a, b: ModelDrafter(a, width=3, depth=3),
         lambda a, b: HierarchyDrafter(ModelDrafter(a, width=2, depth=2), b),
@@ -117,10 +118,10 @@ def test_text_is_identical_with_a_drafter_of_any_trimmed_vocabulary(
 
 def test_a_token_that_is_not_kept_is_fed_as_the_last_one() -> None:
     kept = KeptTokens([0, 2, 3], 5)
-    inner = TableModel(random_table(4, order=1, seed=0))
-    model = TrimmedModel(inner, kept)
+    model = TableModel(random_table(4, order=1, seed=0))
+    model.pool.trim(kept)
     model.prefill([0, 1, 4, 2])
-    assert inner.cells == (0, 3, 3, 1)
+    assert model.cells == (0, 3, 3, 1)
     rows = model.decode(Tree.sequence([4]))
     assert rows.shape == (1, 3)
     assert np.array_equal(rows[0], random_table(4, order=1, seed=0)[3][:-1])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import edge_spec
 from edge_spec import Mode, TextModel, Tree
-from edge_spec.engines.llama.context import LlamaModel
+from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.engines.llama.settings import context_parameters
 from edge_spec.errors import Closed
 from edge_spec.llama_cpp.library import library
@@ -64,7 +64,7 @@ def check_caches(model: TextModel, text: list[int]) -> None:
         assert follows == text
         assert each.n_past <= len(text)
         assert not getattr(each, "pending" if hasattr(each, "pending") else "_pending")
-        if isinstance(each, LlamaModel):
+        if isinstance(each, LlamaPath):
             c, memory = library().c, each.context.memory
             assert c.llama_memory_seq_pos_max(memory, 0) == each.n_past - 1
             assert all(

@@ -64,9 +64,9 @@ def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told
         def cancelled_while_reading(target: Any) -> None:
             prefill = target.prefill
 
-            def read(tokens: Any) -> None:
+            def read(texts: Any) -> None:
                 reply.cancel()
-                prefill(tokens)
+                prefill(texts)
 
             target.prefill = read
 
@@ -76,7 +76,7 @@ def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told
         assert len(model.degradations) == 3
         assert model.profile.name != before
         assert any(model.profile.name in notice for notice in reply.notices)
-        del model.followed["target"].model.prefill  # type: ignore[method-assign]
+        del model.followed["target"].model.pool.prefill  # type: ignore[method-assign]
         # It continues, and has been told once.
         rest = session.continue_answer()
         rest.read()
@@ -90,7 +90,7 @@ def test_a_step_is_told_even_if_there_is_no_memory_to_read_the_text_again(
     with load(lambda: SCARCE if len(model.degradations) < 3 else 150, engine="llama") as model:
 
         def out_of_memory(target: Any) -> None:
-            def read(tokens: Any) -> None:
+            def read(texts: Any) -> None:
                 raise MemoryError
 
             target.prefill = read

@@ -165,9 +165,9 @@ def test_a_hybrid_in_a_quarter_of_its_context_keeps_its_states(
     def counted(target: Any) -> None:
         prefill = target.prefill
 
-        def read(tokens: Any) -> None:
-            n_read.append(len(tokens))
-            prefill(tokens)
+        def read(texts: Any) -> None:
+            n_read.append(sum(len(tokens) for _, tokens in texts))
+            prefill(texts)
 
         target.prefill = read
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from lone_text import lone_text
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
@@ -16,7 +17,7 @@ from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 __all__ = [
@@ -42,7 +43,7 @@ def by_row(ours: Rows, theirs: Rows) -> Rows:
     return np.asarray(np.sqrt(np.mean((ours - theirs) ** 2, axis=-1)) / theirs.std(axis=-1))
 
 
-def rows_of(model: LanguageModel, text: list[int], widths: Sequence[int], *, start: int = 4) -> Rows:
+def rows_of(model: TextPath, text: list[int], widths: Sequence[int], *, start: int = 4) -> Rows:
     """Rows of a text but those of its first tokens, in decodes of these widths by turns."""
     if model.n_past < start:
         model.prefill(text[model.n_past : start])
@@ -55,7 +56,7 @@ def rows_of(model: LanguageModel, text: list[int], widths: Sequence[int], *, sta
     return np.concatenate(rows)
 
 
-def rows_however_read(model: LanguageModel, text: list[int], look: Callable[[Rows], object]) -> Rows:
+def rows_however_read(model: TextPath, text: list[int], look: Callable[[Rows], object]) -> Rows:
     """Rows of a text of 600 tokens: the same in decodes of any widths, however the text before them was read.
 
     Args:
@@ -85,7 +86,8 @@ def rows_however_read(model: LanguageModel, text: list[int], look: Callable[[Row
 def on_llama(path: Path, text: list[int], *, flash: bool = False) -> Rows:
     weights = LlamaWeights(path)
     settings = LlamaSettings(n_ctx=640, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=flash)
-    model, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    pool, _ = open_llama(weights, settings, file="x", cache_dir=None)
+    model = lone_text(pool)
     rows = rows_of(model, text, [8])
     model.close()
     weights.close()
@@ -101,9 +103,10 @@ def off_by(path: Path, text: list[int], ours: Rows, exact: Rows) -> list[float]:
     return [float(np.median(by_row(rows, exact))) for rows in (ours, *theirs)]
 
 
-def on_onnx(path: Path, folder: Path, **values: Any) -> LanguageModel:
+def on_onnx(path: Path, folder: Path, **values: Any) -> TextPath:
     settings = ModelSettings(**({"n_ctx": 640, "n_threads": 1, "trees": True} | values))
-    model, found = open_onnx(transcribe(inspect(path), folder), settings, file="x", cache_dir=None)
+    pool, found = open_onnx(transcribe(inspect(path), folder), settings, file="x", cache_dir=None)
+    model = lone_text(pool)
     assert found.capabilities.identity == "bitwise"
     return model
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 
 class Fresh:
     """Rows after texts, each read from the beginning."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: TextPath) -> None:
         self._model = model
         self._rows: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
 
@@ -31,14 +31,14 @@ def some_text(n: int, *, seed: int = 0, most: int = 8192) -> list[int]:
     return np.random.default_rng(seed).integers(300, most, n).tolist()  # type: ignore[no-any-return]
 
 
-def next_row(model: LanguageModel, token: int = 777) -> np.ndarray[Any, Any]:
+def next_row(model: TextPath, token: int = 777) -> np.ndarray[Any, Any]:
     """The row after ``token``, ``[n_vocab]``; the model has not seen that token afterwards."""
     row = model.decode(Tree.sequence([token]))[0].copy()
     model.rollback(model.n_past)
     return row
 
 
-def one_by_one(model: LanguageModel, tokens: list[int]) -> np.ndarray[Any, Any]:
+def one_by_one(model: TextPath, tokens: list[int]) -> np.ndarray[Any, Any]:
     """The rows after each of these tokens, ``[len(tokens), n_vocab]``, by decodes of one token."""
     rows = []
     for token in tokens:

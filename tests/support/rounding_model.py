@@ -22,10 +22,12 @@ def exact(n_rows: int, n_past: int, row: int) -> int:
 
 
 class RoundingModel:
-    """A model whose rows and cells are hashes of the text and of how they were rounded.
+    """A model whose rows and cells are hashes of the text and of how they were rounded. It is its only path.
 
     A cell's rounding reaches the rows after it, as in a real model.
     """
+
+    max_paths = 1
 
     def __init__(self, *, rows: Rounds = exact, cells: Rounds = exact, **values: Any) -> None:
         self.settings = ModelSettings(**({"n_ctx": 640, "trees": True} | values))
@@ -37,6 +39,13 @@ class RoundingModel:
         self._cache: list[bytes] = []
         self._pending: Tree = EMPTY
         self._pending_cells: list[bytes] = []
+
+    @property
+    def pool(self) -> RoundingModel:
+        return self
+
+    def path(self) -> RoundingModel:
+        return self
 
     @property
     def n_past(self) -> int:
@@ -86,4 +95,5 @@ class RoundingModel:
 
     def resume(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.rollback(0)

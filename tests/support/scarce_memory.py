@@ -55,7 +55,7 @@ def changed(change: Callable[[Any], Any]) -> Change:
     def opened(settings: ModelSettings, open_it: Callable[[], OpenedModel]) -> OpenedModel:
         found = open_it()
         if settings.exact:
-            change(found.model)
+            change(found.pool)
         return found
 
     return opened

@@ -11,7 +11,6 @@ from table_model import TableModel, random_table
 from edge_spec import SamplerSettings
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.trimmed_model import TrimmedModel
 from edge_spec.tokens.kept_tokens import KeptTokens
 from edge_spec.training.acceptance import Written, acceptance, rows_after, write
 
@@ -83,7 +82,9 @@ def test_a_drafter_that_lacks_tokens_is_right_less_often() -> None:
     def share(ids: list[int]) -> float:
         own = np.zeros((len(ids) + 1, len(ids) + 1), np.float32)
         own[:-1, :-1] = TABLE[np.ix_(ids, ids)]
-        return acceptance(TrimmedModel(TableModel(own), KeptTokens(ids, 5)), texts).share
+        model = TableModel(own)
+        model.pool.trim(KeptTokens(ids, 5))
+        return acceptance(model, texts).share
 
     assert share([0, 1, 2, 3, 4]) == 1.0
     assert 0.0 < share([0, 1, 3]) < 1.0

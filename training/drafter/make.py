@@ -14,7 +14,7 @@ from edge_spec.engines.base import Engine, HiddenRows
 from edge_spec.errors import DiskFull
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.models import ModelFile, inspect, kept_tokens, made_drafter_folder
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.tokens.tokenizer import Tokenizer
 from edge_spec.training.checkpoint import read_json, whole_file, write_json
 from edge_spec.training.clock import Clock
@@ -198,9 +198,7 @@ class DrafterMaker:
             )
 
     @contextmanager
-    def _writer(
-        self, n_ctx: int, *, exact: bool = True
-    ) -> Iterator[tuple[LanguageModel, Tokenizer, HiddenRows | None]]:
+    def _writer(self, n_ctx: int, *, exact: bool = True) -> Iterator[tuple[TextPath, Tokenizer, HiddenRows | None]]:
         """The target, and its hidden states where a head is made."""
         how: dict[str, Any] = {"cache_dir": self.cache_dir, "exact": exact}
         if self._is_head:

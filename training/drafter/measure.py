@@ -16,9 +16,8 @@ from edge_spec.models import ModelFile, inspect, kept_tokens
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
-from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.modes import MODES, DraftModels, Mode, mode_of
-from edge_spec.speculation.trimmed_model import TrimmedModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.training.acceptance import Written, acceptance, write
 from edge_spec.training.drafter.opened import opened, opened_drafter
 
@@ -65,8 +64,8 @@ def measure(
     file = inspect(draft)
     kept = kept_tokens(target, file)
     assert kept is not None
-    with opened_drafter(target, file, on, n_ctx, cache_dir=cache_dir) as (inner, reader):
-        drafter = TrimmedModel(inner, kept)
+    with opened_drafter(target, file, on, n_ctx, cache_dir=cache_dir) as (drafter, reader):
+        drafter.pool.trim(kept)
         for kind, those in texts.items():
             accepted = acceptance(drafter, those if reader is None else _read_by(reader, those))
             found[kind] = {"share": accepted.share, "tokens": accepted.n_tokens}
@@ -143,7 +142,7 @@ FORCED = {CHAIN: _forced("sequence", 4), TREE: _forced("tree", 8, width=3)}
 """What acceptance is told of, besides the first token."""
 
 
-def _read_by(target: LanguageModel, texts: Iterable[Written]) -> Iterator[Written]:
+def _read_by(target: TextPath, texts: Iterable[Written]) -> Iterator[Written]:
     """Texts, each of which the target has read when it comes: a head needs the rows of what it looks back on."""
     for written in texts:
         target.rollback(0)

@@ -12,7 +12,7 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import is_own_head
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.tokens.tokenizer import Tokenizer
 
 __all__ = ["engine_for", "opened", "opened_drafter", "opened_with_hidden_rows", "require_hidden_rows"]
@@ -41,14 +41,14 @@ def engine_for(file: ModelFile, name: str) -> Engine:
 @contextmanager
 def opened(
     file: ModelFile, on: Engine, n_ctx: int, *, cache_dir: Path | None, exact: bool = False
-) -> Iterator[tuple[LanguageModel, Tokenizer]]:
+) -> Iterator[tuple[TextPath, Tokenizer]]:
     """A model and its tokenizer; unless it is ``exact``, its rounding may depend on the rows of a decode."""
     settings = on.resolve(file, ModelSettings(n_ctx=n_ctx, exact=exact))
     with (
         closing(on.opener(cache_dir=cache_dir)) as opener,
-        closing(opener.open(file, settings).model) as model,
+        closing(opener.open(file, settings).pool) as pool,
     ):
-        yield model, opener.tokenizer(file)
+        yield pool.path(), opener.tokenizer(file)
 
 
 def require_hidden_rows(file: ModelFile, on: Engine) -> None:
@@ -71,20 +71,21 @@ def require_hidden_rows(file: ModelFile, on: Engine) -> None:
 @contextmanager
 def opened_with_hidden_rows(
     file: ModelFile, on: Engine, n_ctx: int, layers: Sequence[int], *, cache_dir: Path | None, exact: bool = False
-) -> Iterator[tuple[LanguageModel, Tokenizer, HiddenRows]]:
+) -> Iterator[tuple[TextPath, Tokenizer, HiddenRows]]:
     """As ``opened``, and what goes into some of the model's layers."""
     settings = on.resolve(file, ModelSettings(n_ctx=n_ctx, exact=exact))
     with (
         closing(on.opener(cache_dir=cache_dir)) as opener,
-        closing(opener.open(file, settings).model) as model,
+        closing(opener.open(file, settings).pool) as pool,
     ):
-        yield model, opener.tokenizer(file), opener.hidden_rows(model, file, layers)
+        path = pool.path()
+        yield path, opener.tokenizer(file), opener.hidden_rows(path, file, layers)
 
 
 @contextmanager
 def opened_drafter(
     target: ModelFile, draft: ModelFile, on: Engine, n_ctx: int, *, cache_dir: Path | None
-) -> Iterator[tuple[LanguageModel, LanguageModel | None]]:
+) -> Iterator[tuple[TextPath, TextPath | None]]:
     """A drafter, a small model or a head, and the target that has to read a text before a head does."""
     if not is_own_head(draft):
         with opened(draft, on, n_ctx, cache_dir=cache_dir) as (model, _):
@@ -93,7 +94,8 @@ def opened_drafter(
     settings = ModelSettings(n_ctx=n_ctx, exact=False)
     with (
         closing(on.opener(cache_dir=cache_dir)) as opener,
-        closing(opener.open(target, on.resolve(target, settings)).model) as read,
-        closing(opener.open(draft, on.resolve(draft, settings), target=(read, target)).model) as head,
+        closing(opener.open(target, on.resolve(target, settings)).pool) as read,
+        closing(opener.open(draft, on.resolve(draft, settings), target=(read, target)).pool) as head,
     ):
-        yield head, read
+        path = read.path()
+        yield head.path(path), path

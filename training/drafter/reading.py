@@ -12,7 +12,7 @@ from pathlib import Path
 from edge_spec.engines.base import HiddenRows
 from edge_spec.errors import PromptError
 from edge_spec.generation.prompts import PromptBuilder
-from edge_spec.speculation.language_model import LanguageModel
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.training.acceptance import rows_after
 from edge_spec.training.clock import Clock, TimeIsUp
 from edge_spec.training.drafter.exchanges import Exchange
@@ -39,7 +39,7 @@ class AnswerReader:
 
     def __init__(
         self,
-        target: LanguageModel,
+        target: TextPath,
         builder: PromptBuilder,
         hidden: HiddenRows | None,
         *,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,8 @@ import numpy.typing as npt
 from edge_spec.engines.base import HiddenRows
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.sampling.candidates import head
-from edge_spec.speculation.language_model import LanguageModel
-from edge_spec.speculation.pool import TILE, PooledModel
+from edge_spec.speculation.pool import TILE
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
 __all__ = ["N_LIKELIEST", "TEMPERATURES", "Answer", "AnswerWriter", "Question", "likeliest", "texts_of"]
@@ -51,13 +50,13 @@ class Answer:
     hidden: npt.NDArray[np.float16] | None = None
 
 
-def texts_of(model: LanguageModel, n_tokens: int) -> list[LanguageModel]:
-    """Return as many texts of so many tokens as one decode can advance: paths of a model's pool, or its only text."""
-    if not isinstance(model, PooledModel) or not model.capabilities.widths:
-        return [model]
-    n = model.pool.max_rows
-    model.pool.resize(model.pool.n_cells + n * (n_tokens + TILE))
-    return [model.pool.path() for _ in range(n)]
+def texts_of(model: TextPath, n_tokens: int) -> list[TextPath]:
+    """Return as many texts of so many tokens as one decode can advance."""
+    pool = model.pool
+    n = min(pool.capabilities.max_rows, pool.max_paths) if pool.capabilities.widths else 1
+    if n > 1:
+        pool.resize(pool.n_cells + n * (n_tokens + TILE))
+    return [pool.path() for _ in range(n)]
 
 
 class AnswerWriter:
@@ -70,10 +69,9 @@ class AnswerWriter:
     """
 
     def __init__(
-        self, texts: Sequence[LanguageModel], ends: Callable[[int], bool], hidden: HiddenRows | None = None
+        self, texts: Sequence[TextPath], ends: Callable[[int], bool], hidden: HiddenRows | None = None
     ) -> None:
-        self._texts: list[Any] = list(texts)
-        self._pool = texts[0].pool if isinstance(texts[0], PooledModel) else None
+        self._texts = list(texts)
         self._ends = ends
         self._hidden = hidden
 
@@ -118,7 +116,7 @@ class AnswerWriter:
     def _decode(self, active: Mapping[int, _Text]) -> list[npt.NDArray[np.float32]]:
         """Return the row after each text, given by its number."""
         trees = [(self._texts[slot], Tree.sequence([text.last])) for slot, text in active.items()]
-        rows = [trees[0][0].decode(trees[0][1])] if self._pool is None else self._pool.decode(trees)
+        rows = trees[0][0].pool.decode(trees)
         for path, _ in trees:
             path.keep([0])
         return [row for (row,) in rows]

@@ -10,7 +10,6 @@ from typing import Any
 
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS, RECURRENT, most_rows
-from edge_spec.engines.llama.context import LlamaModel
 from edge_spec.engines.llama.footprint import (
     DryModel,
     listen_to_buffers,
@@ -18,8 +17,8 @@ from edge_spec.engines.llama.footprint import (
     loads_mapped,
     repacks_k_quants,
 )
-from edge_spec.engines.llama.pool import LlamaPool, SharedModel
-from edge_spec.engines.llama.recurrent import RecurrentModel
+from edge_spec.engines.llama.pool import LlamaPool
+from edge_spec.engines.llama.recurrent import RecurrentPool
 from edge_spec.engines.llama.settings import LLAMA_EXTRAS, LlamaSettings, llama_settings
 from edge_spec.engines.probe import PLAIN, ProbeResult
 from edge_spec.engines.probe_records import known_profile, probe_once
@@ -31,7 +30,8 @@ from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import head_of
 from edge_spec.models.model_file import CTX_STEP, kv_cache_bytes
-from edge_spec.speculation.language_model import READ_AGAIN, LanguageModel, NumericsProfile
+from edge_spec.speculation.language_model import READ_AGAIN, NumericsProfile
+from edge_spec.speculation.pool import Pool
 from edge_spec.tokens.tokenizer import FileTokenizer
 
 __all__ = ["LlamaEngine", "LlamaEstimator", "LlamaOpener", "llama_profile", "open_llama"]
@@ -78,7 +78,7 @@ class LlamaOpener(Opener):
         file: ModelFile,
         settings: ModelSettings,
         *,
-        target: tuple[LanguageModel, ModelFile] | None = None,
+        target: tuple[Pool, ModelFile] | None = None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
         own = llama_settings(file, settings)
@@ -88,7 +88,7 @@ class LlamaOpener(Opener):
                 self._weights[file.path] = LlamaWeights(
                     file.path, repack=own.repack, mapped=mapped, on_share=lambda share: self._has_loaded(file, share)
                 )
-            model, probed = open_llama(
+            pool, probed = open_llama(
                 self._weights[file.path],
                 own,
                 file=file.fingerprint,
@@ -97,7 +97,7 @@ class LlamaOpener(Opener):
                 on_busy=partial(self._announce_busy, own),
                 cell_bytes=cell_bytes(file, own),
             )
-        return OpenedModel(model=model, probed=probed)
+        return OpenedModel(pool=pool, probed=probed)
 
     def _has_loaded(self, file: ModelFile, share: float) -> None:
         self._on_progress("loading", round(share * file.weight_bytes), file.weight_bytes)
@@ -125,7 +125,7 @@ def open_llama(
     on_probe: Callable[[int, int], object] = lambda done, total: None,
     on_busy: Callable[[float], object] = lambda times: None,
     cell_bytes: int = 0,
-) -> tuple[LlamaModel | SharedModel, ProbeResult]:
+) -> tuple[LlamaPool, ProbeResult]:
     """Return a context over ``weights``, probed.
 
     Args:
@@ -143,28 +143,23 @@ def open_llama(
     def profile_of(widths: tuple[int, ...]) -> NumericsProfile:
         return llama_profile(settings, file, widths, recurrent=weights.is_recurrent)
 
-    model: LlamaModel | SharedModel
-    if settings.shares_cells:
-        pool = LlamaPool(weights, settings, profile=profile_of(()), capabilities=PLAIN, cell_bytes=cell_bytes)
-        model = SharedModel(pool)
-    else:
-        kind = RecurrentModel if weights.is_recurrent else LlamaModel
-        model = kind(weights, settings, profile=profile_of(()), capabilities=PLAIN)
+    kind = RecurrentPool if weights.is_recurrent and not settings.shares_cells else LlamaPool
+    pool = kind(weights, settings, profile=profile_of(()), capabilities=PLAIN, cell_bytes=cell_bytes)
     found = probe_once(
-        model,
+        pool,
         profile_of,
         file=file,
         cache_dir=cache_dir,
         on_probe=on_probe,
         on_busy=on_busy,
-        can_shift=model.context.can_shift and not weights.is_recurrent,
+        can_shift=pool.context.can_shift and not weights.is_recurrent,
         company=True,
         # Without it the attention of a single row is a product that llama.cpp sums in another order, which shows in
         # two of a hundred rows. Scores of experts are such a product, too, and show in fewer: the weights behind them
         # take activations rounded to 8 bits.
         lone=settings.flash_attention and not weights.has_experts,
     )
-    return model, found
+    return pool, found
 
 
 def cell_bytes(file: ModelFile, settings: LlamaSettings) -> int:

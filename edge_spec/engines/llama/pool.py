@@ -9,41 +9,29 @@ kept by a sequence of their own, until all texts are copied together to the begi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
-from edge_spec.engines.cache_state import (
-    CachedModel,
-    check_path,
-    n_new_nodes,
-    pack_state,
-    require_distinct,
-    unpack_state,
-)
+from edge_spec.engines.llama.batch import Branches, in_plain_order
 from edge_spec.engines.llama.library_context import ABORTED, NO_SLOT, LibraryContext
 from edge_spec.engines.llama.settings import LlamaSettings
-from edge_spec.errors import BackendError, Cancelled, Closed, ContextFull, PoolFull, StateError
+from edge_spec.engines.pool import CachedPath, CachedPool, Part
+from edge_spec.errors import BackendError, Cancelled, ContextFull, PoolFull, StateError
 from edge_spec.llama_cpp.library import library
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.pool import Path
-from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.speculation.tree import EMPTY
 
-__all__ = ["LlamaPath", "LlamaPool", "SharedModel"]
+__all__ = ["LlamaPath", "LlamaPool"]
 
 _GARBAGE = 255
 """The sequence of cells that no text holds: the library's last one for cells, which a decode cannot name."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The tokens of a run that belong to one path, which come after ``first`` others."""
-
-    path: LlamaPath
-    tokens: Sequence[int]
-    first: int
+_NO_ROWS = np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +49,9 @@ class _Copied:
     body: bytes
 
 
-class LlamaPool:
-    """See ``Pool``.
+class LlamaPool(CachedPool["LlamaPath"]):
+    """See ``Pool``. It holds one text where the library would give several other bits, and where drafts are trees:
+    then each of their branches needs a sequence.
 
     Attributes:
         context: with the cells.
@@ -70,6 +59,9 @@ class LlamaPool:
     Args:
         cell_bytes: what a cell takes.
     """
+
+    settings: LlamaSettings
+    text_bytes = 0
 
     def __init__(
         self,
@@ -80,17 +72,14 @@ class LlamaPool:
         capabilities: Capabilities,
         cell_bytes: int,
     ) -> None:
-        self.settings = settings
-        self.profile = profile
-        self.capabilities = capabilities
-        self.n_vocab = weights.n_vocab
-        self.n_ctx = settings.n_ctx
-        self.cell_bytes, self.text_bytes = cell_bytes, 0
-        self.n_cells = settings.n_cells - settings.max_rows
+        super().__init__(settings, n_vocab=weights.n_vocab, profile=profile, capabilities=capabilities)
+        self.cell_bytes, self.n_cells = cell_bytes, settings.n_cells - settings.max_rows
         self.context = LibraryContext(weights, settings)
+        self._branches = Branches(self.context.n_sequences)
         self._paths: list[LlamaPath] = []
-        # The last one is the context's spare.
-        self._ids = [*reversed(range(self.context.n_sequences - 1))]
+        self._most_paths = settings.max_rows if settings.shares_cells else 1
+        # Those that no path has.
+        self._ids = [*reversed(range(self._most_paths))]
         self._is_whole = True
         self._emptied()
 
@@ -98,14 +87,7 @@ class LlamaPool:
         """All cells are free."""
         self._n_holders = np.zeros(self.context.n_cells, dtype=np.int32)
         self._end = self._n_held = 0
-
-    @property
-    def max_rows(self) -> int:
-        return self.capabilities.max_rows
-
-    @property
-    def max_paths(self) -> int:
-        return self.settings.max_rows
+        self._branches.clear()
 
     @property
     def n_free(self) -> int:
@@ -115,101 +97,99 @@ class LlamaPool:
     def n_shared(self) -> int:
         return int(np.count_nonzero(self._n_holders > 1))
 
-    def path(self, target: Path | None = None) -> LlamaPath:
+    def path(self, like: Path | None = None) -> LlamaPath:
         return LlamaPath(self)
 
     def n_more(self, path: Path, n: int) -> int:
-        path = self._own(path)
+        path = self._mine(path)
         n = max(0, path.n_past + n - len(path.cells))
         return n if path.has_sequence or self._ids else max(n, self.n_free + 1)
 
-    def _own(self, path: Path) -> LlamaPath:
-        if not isinstance(path, LlamaPath) or path.pool is not self:
-            raise ValueError("a text of another pool")
-        return path
-
     # --- computing
 
-    def decode(self, trees: Sequence[tuple[Path, Tree]]) -> list[Logits]:
-        drafts = [(self._own(path), tree) for path, tree in trees]
-        require_distinct(path for path, _ in drafts)
-        parts = [path.part_of(tree) for path, tree in drafts]
-        counts = [len(part.tokens) for part in parts]
-        n = sum(counts)
-        if n > self.settings.max_rows:
-            raise ValueError(f"{n} rows in one decode; from 1 to {self.settings.max_rows} are possible")
-        self._run(parts, logits=True)
-        for path, tree in drafts:
-            path.pending = tree
-        rows = self.context.rows(n)
-        return [rows] if len(parts) == 1 else np.split(rows, np.cumsum(counts)[:-1])
-
-    def prefill(self, texts: Sequence[tuple[Path, Sequence[int]]]) -> None:
-        given = [(self._own(path), tokens) for path, tokens in texts]
-        require_distinct(path for path, _ in given)
-        for path, tokens in given:
-            path.require_room(len(tokens))
-        for path, _ in given:
-            path.drop_pending()
-        self._require_free(sum(len(tokens) for _, tokens in given))
-        _ = [path.sequence for path, tokens in given if tokens]
-        for parts in _chunks(given, self.settings.prefill_chunk):
-            self._run(parts, logits=False)
-            for part in parts:
-                part.path.read(len(part.tokens))
+    def _reserve(self, parts: Sequence[Part[LlamaPath]]) -> None:
+        self._require_free(sum(len(part.tokens) for part in parts))
+        for part in parts:
+            if part.tokens:
+                _ = part.path.sequence
 
     def _require_free(self, n: int) -> None:
         if n > self.n_free:
             raise PoolFull(n_free=self.n_free, n_needed=n)
 
-    def _run(self, parts: Sequence[_Part], *, logits: bool) -> None:
+    def _compute(self, parts: Sequence[Part[LlamaPath]], *, is_decode: bool) -> Logits:
         """Compute the tokens of some parts, in cells after all others."""
         n = sum(len(part.tokens) for part in parts)
-        self._mend()
-        self._require_free(n)
-        # Padding is added after the last token, where its cells are removed again without a trace.
+        # Padding is added after the last token, where its cells are removed again without a trace. A chunk of few
+        # tokens leaves the cells that they would have as rows of a decode.
         n_rows = self.capabilities.padded(n)
         self._make_room(n_rows)
-        batch, at = self.context.batch, 0
-        for part in parts:
-            end = at + len(part.tokens)
-            place = n_rows if end == n else end
-            batch.put_run(part.tokens, part.first, place, at=at, sequence=part.path.sequence)
-            at = end
+        last_sequence, end = self._put(parts, n, n_rows)
         self._is_whole = False
-        code = ABORTED if self.context.abort.is_raised else self.context.run(n_rows, logits=logits)
+        code = ABORTED if self.context.abort.is_raised else self._run(parts, n_rows, logits=is_decode)
         if code:
-            self._failed(code, parts, n_rows)
+            self._failed(code, n_rows)
         if n_rows > n:
-            self.context.unpad(parts[-1].path.sequence, parts[-1].first + len(parts[-1].tokens))
+            self._unpad(last_sequence, end)
         for part in parts:
             self._take(part.path, len(part.tokens))
         self._is_whole = True
+        return self.context.rows(n) if is_decode else _NO_ROWS
+
+    def _put(self, parts: Sequence[Part[LlamaPath]], n: int, n_rows: int) -> tuple[int, int]:
+        """Fill the batch; returns the last token's sequence and the position after it."""
+        batch, at = self.context.batch, 0
+        if self.settings.trees and parts[0].tree is not None:
+            return self._put_tree(parts[0], n_rows)
+        for part in parts:
+            end = at + len(part.tokens)
+            batch.put_run(part.tokens, part.start, n_rows if end == n else end, at=at, sequence=part.path.sequence)
+            at = end
+        return parts[-1].path.sequence, parts[-1].start + len(parts[-1].tokens)
+
+    def _put_tree(self, part: Part[LlamaPath], n_rows: int) -> tuple[int, int]:
+        tree, tokens, n_past, batch = part.tree, part.tokens, part.path.n_past, self.context.batch
+        assert tree is not None
+        if not part.first:
+            self._branches.clear()
+        sequences, copies = self._branches.grow(tree)
+        if tree.is_sequence:
+            batch.put_run(tokens, part.start, n_rows)
+            return 0, part.start + len(tokens)
+        for copy in copies:
+            self.context.copy(copy.source, copy.target, 0, n_past + copy.depth)
+        batch.put_nodes(tokens, [n_past + depth for depth in tree.depths[part.first :]], sequences)
+        end, last_sequence = n_past + tree.depths[-1] + 1, self._branches.id_of(len(tree) - 1)
+        if n_rows > len(tokens):
+            batch.put_run(tokens[-1:], end, n_rows, at=len(tokens), sequence=last_sequence)
+        return last_sequence, end
+
+    def _run(self, parts: Sequence[Part[LlamaPath]], n: int, *, logits: bool) -> int:
+        """Run the batch's first ``n`` tokens; the library's code, 0 for success."""
+        return self.context.run(n, logits=logits)
+
+    def _unpad(self, sequence: int, end: int) -> None:
+        self.context.unpad(sequence, end)
 
     def _mend(self) -> None:
-        """Remove cells that an interrupted run has left to nobody."""
-        if not self._is_whole:
-            for path in self._paths:
-                if path.has_sequence:
-                    self.context.remove(path.sequence, len(path.cells))
-            for sequence in self._ids:
-                self.context.remove(sequence, 0)
-            self._is_whole = True
-
-    def _failed(self, code: int, parts: Sequence[_Part], n_rows: int) -> None:
-        """Raise what a code means; nothing is pending in the paths then."""
-        self.context.abort.lower()
-        if code in (ABORTED, NO_SLOT):
-            for part in parts:
-                self.context.remove(part.path.sequence, part.first)
-                part.path.drop_pending()
-        else:
-            # What fails for another reason may be what a damaged state has left: it would fail for ever.
+        """Remove cells that an interrupted run, or one that failed, has left to nobody."""
+        if self._is_whole:
+            return
+        held = {path.sequence: len(path.cells) for path in self._paths if path.has_sequence}
+        gone = [self.context.remove(n, held.get(n, 0)) for n in range(self.context.n_sequences)]
+        self._is_whole = True
+        if not all(gone):
             self._lose_all()
+
+    def _failed(self, code: int, n_rows: int) -> None:
+        """Raise what a code means."""
+        self.context.abort.lower()
         if code == ABORTED:
             raise Cancelled
         if code == NO_SLOT:
             raise ContextFull(n_past=self._end, n_new=n_rows, n_ctx=self.context.n_cells)
+        # What fails for another reason may be what a damaged state has left: it would fail for ever.
+        self._lose_all()
         raise BackendError(f"llama.cpp failed to decode (code {code}): {library().complaint()}")
 
     # --- cells
@@ -222,6 +202,16 @@ class LlamaPool:
         self._end = end
         self._n_held += n
 
+    def keep_branch(self, node: int) -> None:
+        """Let the text go on with the sequence of a pending node, and end all others."""
+        if self._branches.branched:
+            context, chosen = self.context, self._branches.id_of(node)
+            context.keep_only(chosen)
+            if chosen:
+                context.copy(chosen, 0, -1, -1)
+                context.keep_only(0)
+        self._branches.clear()
+
     def drop(self, path: LlamaPath, n: int) -> None:
         """Let a path have its first ``n`` cells only."""
         cells = path.cells[n:]
@@ -232,6 +222,7 @@ class LlamaPool:
 
     def _drop(self, path: LlamaPath, cells: Sequence[int], n: int) -> None:
         """Take the last cells away from a path, which come after ``n`` others."""
+        self.keep_branch(-1)
         del path.cells[n:]
         self._n_holders[cells] -= 1
         n_own = int(np.count_nonzero(self._n_holders[cells] == 0))
@@ -246,18 +237,15 @@ class LlamaPool:
         elif n_own:
             # What others hold, too, comes first.
             self.context.copy(path.sequence, _GARBAGE, n + len(cells) - n_own, -1)
-        self.context.remove(path.sequence, n)
+        if not self.context.remove(path.sequence, n):
+            raise BackendError(f"llama.cpp did not roll {self.context.weights.path.name} back to {n} tokens")
 
-    def fork(self, path: LlamaPath, n: int) -> LlamaPath:
-        """Return a path that begins with the first ``n`` cells of another one."""
-        if n and not self._ids:
-            raise PoolFull(n_free=0, n_needed=1, n_texts=self.max_paths)
-        fork = LlamaPath(self)
+    def share(self, path: LlamaPath, fork: LlamaPath, n: int) -> None:
+        """Let a path begin with the first ``n`` cells of another one."""
         if n:
             self.context.copy(path.sequence, fork.sequence, 0, n)
         fork.cells = path.cells[:n]
         self._n_holders[fork.cells] += 1
-        return fork
 
     def read(self, path: LlamaPath, body: bytes, n: int) -> None:
         """Give ``n`` cells with what was written to a path that has none.
@@ -276,6 +264,7 @@ class LlamaPool:
                 )
         except StateError:
             self.context.remove(path.sequence, -1)
+            path.leave()
             if not self._n_held:
                 self.context.clear()
             raise
@@ -283,6 +272,7 @@ class LlamaPool:
 
     def _make_room(self, n: int) -> None:
         """Have ``n`` free cells after all others."""
+        self._mend()
         if self._end + n > len(self._n_holders):
             self._restore(self._copied())
 
@@ -336,7 +326,7 @@ class LlamaPool:
             context.batch.put_run([0], n, 1, sequence=sequence)
             code = ABORTED if context.abort.is_raised else context.run(1, logits=False)
             if code:
-                self._failed(code, (), 1)
+                self._failed(code, 1)
             context.remove(sequence, n)
             body = context.write(sequence, 0, n)
         finally:
@@ -383,7 +373,7 @@ class LlamaPool:
 
     def add(self, path: LlamaPath) -> None:
         """There is another path."""
-        _ = self.context.handle
+        self.require_open()
         self._paths.append(path)
 
     def leave(self, path: LlamaPath) -> None:
@@ -391,43 +381,33 @@ class LlamaPool:
         if path in self._paths:
             self._paths.remove(path)
 
+    def require_open(self) -> None:
+        _ = self.context.handle
+
+    def cancel(self) -> None:
+        self.context.abort.raise_()
+
+    def resume(self) -> None:
+        self.context.abort.lower()
+
     def close(self) -> None:
         self.context.close()
         # They refer to this pool.
         self._paths.clear()
 
 
-class LlamaPath(CachedModel):
+class LlamaPath(CachedPath[LlamaPool]):
     """See ``Path``. Its cells lie in the order of its tokens, pending ones at the end.
 
     Attributes:
-        pool: that its cells are of.
-        cells: where its tokens are.
+        cells: where its tokens are; those of a pool for one text are counted only.
     """
 
     def __init__(self, pool: LlamaPool) -> None:
-        self.pool = pool
-        super().__init__(pool.settings, pool.n_vocab, pool.profile, pool.capabilities)
+        super().__init__(pool)
         pool.add(self)
         self.cells: list[int] = []
         self._sequence: int | None = None
-        self._closed = False
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.pool.capabilities
-
-    @capabilities.setter
-    def capabilities(self, found: Capabilities) -> None:
-        self.pool.capabilities = found
-
-    @property
-    def profile(self) -> NumericsProfile:
-        return self.pool.profile
-
-    @profile.setter
-    def profile(self, profile: NumericsProfile) -> None:
-        self.pool.profile = profile
 
     @property
     def sequence(self) -> int:
@@ -451,135 +431,43 @@ class LlamaPath(CachedModel):
             self.pool.take_back(self._sequence)
             self._sequence = None
 
-    @property
-    def pending(self) -> Tree:
-        """What has been decoded and neither kept nor rolled back."""
-        return self._pending
-
-    @pending.setter
-    def pending(self, tree: Tree) -> None:
-        self._pending = tree
-
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.pool.prefill([(self, tokens)])
-
-    def decode(self, tree: Tree) -> Logits:
-        return self.pool.decode([(self, tree)])[0]
-
-    def part_of(self, tree: Tree) -> _Part:
-        """Return what has to be computed of a tree; refuses one that cannot be decoded."""
-        n_new_nodes(tree, self._pending, max_rows=self.settings.max_rows)
-        self.require_room(len(tree), drafts=True)
-        if not tree.is_sequence:
-            raise ValueError("this model takes sequences, not trees")
-        first = len(self._pending)
-        return _Part(self, tree.tokens[first:], self._n_past + first)
-
-    def require_room(self, n_new: int, *, drafts: bool = False) -> None:
-        """Refuse tokens that do not fit after the text; drafts may extend beyond the context."""
-        self._open()
-        self._require_room(n_new, drafts=drafts)
-
-    def read(self, n: int) -> None:
-        """So many tokens, which have been computed, are committed."""
-        self._n_past += n
-
     def drop_pending(self) -> None:
-        """Forget the pending tree, and give back the cells after the text."""
-        self._pending = EMPTY
+        self.pending = EMPTY
         self.pool.drop(self, self._n_past)
 
-    def keep(self, path: Sequence[int]) -> None:
-        self._open()
-        check_path(path, self._pending)
-        self._n_past += len(path)
-        self.drop_pending()
+    def _moved_up(self, path: Sequence[int]) -> int:
+        kept = in_plain_order(path) if self.settings.exact else path
+        self.pool.keep_branch(kept[-1] if kept else -1)
+        return len(kept)
 
-    def rollback(self, n_past: int) -> None:
-        self._open()
-        self._require_tokens("rollback", n_past, self._n_past)
-        self._n_past = n_past
-        self.drop_pending()
+    def _forked(self, n: int) -> tuple[Self, int]:
+        fork = type(self)(self.pool)
+        try:
+            self.pool.share(self, fork, n)
+        except PoolFull:
+            fork.close()
+            raise
+        return fork, n
 
-    def fork(self, n: int) -> LlamaPath:
-        self._open()
-        self._require_tokens("fork", n, self._n_past)
-        fork = self.pool.fork(self, n)
-        fork._n_past = n
-        return fork
-
-    def shift(self, first: int, last: int) -> None:
-        self._open()
-        self.drop_pending()
-        self._require_tokens("shift", first, last)
-        n_past = self._n_past - (last - first)
+    def _take_out(self, first: int, last: int) -> None:
         self.pool.shift(self, first, last)
-        self._n_past = n_past
 
-    def save(self) -> bytes:
-        self._open()
-        self.drop_pending()
-        return pack_state(
-            self.pool.context.write(self.sequence, 0, self._n_past), n_past=self._n_past, profile=self.profile.name
-        )
+    def _write(self) -> bytes:
+        return self.pool.context.write(self.sequence, 0, self._n_past) if self._n_past else b""
 
-    def restore(self, state: bytes) -> None:
-        self.rollback(0)
-        body, n_past = unpack_state(state, profile=self.profile.name, n_ctx=self.n_ctx)
-        self.pool.read(self, body, n_past)
-        self._n_past = n_past
+    def _read(self, body: bytes, n_past: int) -> None:
+        if n_past:
+            self.pool.read(self, body, n_past)
 
     def forget(self) -> None:
         """Its cells are lost."""
         self.cells = []
         self.leave()
-        self._n_past = 0
-        self._pending = EMPTY
-
-    def cancel(self) -> None:
-        self.pool.context.abort.raise_()
-
-    def resume(self) -> None:
-        self.pool.context.abort.lower()
+        self._n_past, self.pending = 0, EMPTY
 
     def close(self) -> None:
         if not self._closed:
-            self._closed = True
-            self._n_past = 0
+            self._closed, self._n_past = True, 0
             if self.pool.context.is_open:
                 self.drop_pending()
             self.pool.leave(self)
-
-    def _open(self) -> None:
-        if self._closed:
-            raise Closed("this text")
-        _ = self.pool.context.handle
-
-
-class SharedModel(LlamaPath):
-    """A model whose cells are a pool: the first path of it."""
-
-    @property
-    def context(self) -> LibraryContext:
-        """What computes."""
-        return self.pool.context
-
-    def close(self) -> None:
-        self.pool.close()
-
-
-def _chunks(texts: Sequence[tuple[LlamaPath, Sequence[int]]], size: int) -> Iterator[list[_Part]]:
-    """Yield texts cut and packed into runs of so many tokens."""
-    parts: list[_Part] = []
-    room = size
-    for path, tokens in texts:
-        first = 0
-        start = path.n_past
-        while first < len(tokens):
-            parts.append(_Part(path, tokens[first : first + room], start + first))
-            first, room = first + len(parts[-1].tokens), room - len(parts[-1].tokens)
-            if room == 0:
-                yield parts
-                parts, room = [], size
-    if parts:
-        yield parts

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from edge_spec.engines.llama.context import LlamaModel
-from edge_spec.engines.llama.settings import LlamaSettings
+from edge_spec.engines.llama.pool import LlamaPath, LlamaPool
 from edge_spec.engines.places import Places
+from edge_spec.engines.pool import Part
 from edge_spec.errors import BackendError
-from edge_spec.llama_cpp.weights import LlamaWeights
-from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["RecurrentModel"]
+__all__ = ["RecurrentPath", "RecurrentPool"]
 
 _TEXT, _HELD = 0, 1
 """Sequence ids: the text, and what ``hold`` keeps of it."""
@@ -22,8 +22,47 @@ _IN_SEQUENCE = "held"
 """In place of a copy that lies in the library's sequence ``_HELD``."""
 
 
-class RecurrentModel(LlamaModel):
-    """A context whose layers, or some of them, have a state that goes back to ``Places`` only.
+class RecurrentPool(LlamaPool):
+    """A context whose layers, or some of them, have a state that goes back to ``Places`` only. It holds one text."""
+
+    def path(self, like: Path | None = None) -> RecurrentPath:
+        return RecurrentPath(self)
+
+    def _compute(self, parts: Sequence[Part[LlamaPath]], *, is_decode: bool) -> Logits:
+        if not is_decode:
+            return super()._compute(parts, is_decode=False)
+        # Stopped in the middle, some layers would have seen the tokens and others not. A few rows do not take long.
+        with self.context.abort.unseen():
+            return super()._compute(parts, is_decode=True)
+
+    def _run(self, parts: Sequence[Part[LlamaPath]], n: int, *, logits: bool) -> int:
+        (part,) = parts
+        path = part.path
+        assert isinstance(path, RecurrentPath)
+        path.go_to(part.start)
+        path.places.damaged()
+        code = super()._run(parts, n, logits=logits)
+        if code == 0:
+            path.places.computed(part.start + n, n)
+        return code
+
+    def _unpad(self, sequence: int, end: int) -> None:
+        """Padding goes together with what is rejected."""
+
+    def _mend(self) -> None:
+        """So does what an interrupted run has left."""
+
+    def _drop(self, path: LlamaPath, cells: Sequence[int], n: int) -> None:
+        del path.cells[n:]
+        self._end = self._n_held = n
+
+    def resize(self, n_cells: int) -> None:
+        if n_cells > self.n_cells:
+            raise MemoryError("a recurrent model has as many cells as one text needs")
+
+
+class RecurrentPath(LlamaPath):
+    """See ``Path``.
 
     For some architectures llama.cpp keeps snapshots of the state before the last rows of a decode. It goes back to one
     of them once and then refuses until the next decode; and where the decode had fewer rows than there are snapshots,
@@ -32,115 +71,105 @@ class RecurrentModel(LlamaModel):
 
     Targets also copy the state where a prompt begins to be read and where it ends: an answer can be written again, or
     left out, without reading the whole text. Drafters hold theirs at the text that is certain.
+
+    Attributes:
+        places: to which it can go back.
     """
 
-    def __init__(
-        self, weights: LlamaWeights, settings: LlamaSettings, *, profile: NumericsProfile, capabilities: Capabilities
-    ) -> None:
-        super().__init__(weights, settings, profile=profile, capabilities=capabilities)
-        self._holds = settings.holds
-        self._places = Places(self.context.c.llama_n_rs_seq(self.context.handle))
+    def __init__(self, pool: LlamaPool) -> None:
+        super().__init__(pool)
+        self._empty()
+
+    def _empty(self) -> None:
+        context = self.pool.context
+        self.places = Places(context.c.llama_n_rs_seq(context.handle))
         self._begin = 0
         self._reads_on = False
 
     # --- computing
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self._open()
-        self._require_room(len(tokens))
-        self._drop_pending()
-        if not self.settings.exact:
-            super().prefill(tokens)
-            return
-        if not self._reads_on:
+    def reads(self) -> None:
+        if self.settings.exact and not self._reads_on:
             # Here a prompt begins; one that is read in several calls goes on where the last one has ended.
             self._begin = self._n_past
             self._copy()
-        self._reads_on = True
-        for start in range(0, len(tokens), self.settings.prefill_chunk):
-            super().prefill(tokens[start : start + self.settings.prefill_chunk])
+            self._reads_on = True
+
+    def read(self, n: int) -> None:
+        super().read(n)
+        if self.settings.exact:
             self._copy()
 
-    def decode(self, tree: Tree) -> Logits:
-        if not tree.is_sequence:
-            raise ValueError("a recurrent model takes sequences, not trees")
+    def part_of(self, tree: Tree) -> Part[RecurrentPath]:
         self._reads_on = False
-        # Stopped in the middle, some layers would have seen the tokens and others not. A few rows do not take long.
-        with self.context.abort.unseen():
-            return super().decode(tree)
-
-    def _run(self, n: int, *, logits: bool) -> int:
-        start = self._n_past + len(self._pending)
-        self._go_to(start)
-        self._places.damaged()
-        code = super()._run(n, logits=logits)
-        if code == 0:
-            self._places.computed(start + n, n)
-        return code
-
-    def _unpad(self, sequence: int, end: int) -> None:
-        """Padding goes together with what is rejected."""
+        return super().part_of(tree)
 
     # --- going back
 
-    def rollback(self, n_past: int) -> None:
+    def _gone_back(self, n_past: int) -> int:
         self._reads_on = self._reads_on and n_past >= self._n_past
-        super().rollback(n_past)
+        return n_past
 
-    def _cut(self, chosen: int, end: int) -> None:
-        self._pending = EMPTY
-        self._n_past = self._places.nearest(end)
+    def drop_pending(self) -> None:
+        self.pending = EMPTY
+        self._n_past = self.places.nearest(self._n_past)
+        if self._n_past == 0 and self.has_sequence:
+            self.pool.context.clear()
+            self._empty()
+        self.pool.drop(self, self._n_past)
 
-    def _clear(self) -> None:
-        super()._clear()
-        self._reads_on = False
-        self._places = Places(self._places.n_snapshots)
+    def forget(self) -> None:
+        super().forget()
+        self._empty()
 
     def hold(self) -> None:
-        self._open()
-        if self._holds:
-            self._drop_pending()
-            self._go_to(self._n_past)
-            self.context.remove(_HELD, -1)
-            self.context.copy(_TEXT, _HELD, -1, -1)
-            self._places.copies = {self._n_past: _IN_SEQUENCE}
+        self.require_open()
+        if not self.pool.settings.holds:
+            return
+        self.drop_pending()
+        if self._n_past:
+            self.go_to(self._n_past)
+            context = self.pool.context
+            context.remove(_HELD, -1)
+            context.copy(_TEXT, _HELD, -1, -1)
+            self.places.copies = {self._n_past: _IN_SEQUENCE}
 
     def _copy(self) -> None:
         """Copy the state of the text as it is, in place of all copies but that of where the prompt begins."""
-        copies, n = self._places.copies, self._n_past
-        self._places.copies = {place: copy for place, copy in copies.items() if place == self._begin}
-        if n == 0 or n in self._places.copies:
+        copies, n = self.places.copies, self._n_past
+        self.places.copies = {place: copy for place, copy in copies.items() if place == self._begin}
+        if n == 0 or n in self.places.copies:
             return
-        self._go_to(n)
-        c, handle = self.context.c, self.context.handle
+        self.go_to(n)
+        c, handle = self.pool.context.c, self.pool.context.handle
         size = c.llama_state_seq_get_size_ext(handle, _TEXT, self._states)
         copy = (ctypes.c_uint8 * size)()
         if c.llama_state_seq_get_data_ext(handle, copy, size, _TEXT, self._states) == size:
-            self._places.copies[n] = copy
+            self.places.copies[n] = copy
 
     @property
     def _states(self) -> int:
         """The flag for states without cells."""
-        return int(self.context.c.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        return int(self.pool.context.c.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
 
-    def _go_to(self, n: int) -> None:
+    def go_to(self, n: int) -> None:
         """Make the library's state that of ``n`` tokens, one of the places."""
-        places = self._places
-        if n == places.end:
+        if n == self.places.end:
             return
         if not self._has_gone_to(n):
-            self._clear()
-            raise BackendError(f"llama.cpp did not bring {self.context.weights.path.name} back to {n} tokens")
-        places.moved(n)
+            self.rollback(0)
+            name = self.pool.context.weights.path.name
+            raise BackendError(f"llama.cpp did not bring {name} back to {n} tokens")
+        self.places.moved(n)
 
     def _has_gone_to(self, n: int) -> bool:
-        context = self.context
+        context = self.pool.context
         if n == 0:
             context.clear()
             return True
-        if self._places.is_near(n):
+        if self.places.is_near(n):
             return context.remove(_TEXT, n)
-        copy = self._places.copies[n]
+        copy = self.places.copies[n]
         if copy is _IN_SEQUENCE:
             gone = context.remove(_TEXT, -1)
             context.copy(_HELD, _TEXT, -1, -1)
@@ -152,9 +181,9 @@ class RecurrentModel(LlamaModel):
     # --- saving
 
     def _write(self) -> bytes:
-        self._go_to(self._n_past)
+        self.go_to(self._n_past)
         return super()._write()
 
-    def restore(self, state: bytes) -> None:
-        super().restore(state)
-        self._places.moved(self._n_past)
+    def _read(self, body: bytes, n_past: int) -> None:
+        super()._read(body, n_past)
+        self.places.moved(n_past)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.kernels import keep_features, read_features
-from edge_spec.engines.onnx.model import Cells
+from edge_spec.engines.tiles import Cells
 
 __all__ = ["Features"]
 

@@ -1,4 +1,4 @@
-"""A head on a target's hidden states as a language model of its own, which the drafters for models drive as it is.
+"""A head on a target's hidden states as a model of its own, which the drafters for models drive as it is.
 
 Each of its tokens needs the *feature* of the token before it. That of a token of the text comes from the target, which
 has computed the token before; that of a drafted token is what the head itself gave for the one before. Cells of the
@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.kv_cache import BoundCache
-from edge_spec.engines.onnx.pool import OnnxPath, OnnxPool, Part, PathFeatures, TranscribedModel
+from edge_spec.engines.onnx.pool import OnnxPath, OnnxPool, PathFeatures
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, Head
+from edge_spec.engines.pool import Part
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import StateError
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.pool import Path
 
-__all__ = ["HeadModel", "HeadPath", "HeadSession"]
+__all__ = ["HeadPath", "HeadPool", "HeadSession"]
 
 
 class HeadSession(Session):
@@ -47,7 +50,8 @@ class HeadPool(OnnxPool):
     """The cells of a head.
 
     Args:
-        features: the target's.
+        target: the pool of its target.
+        features: what that keeps for the head; dropped when the head is closed.
     """
 
     def __init__(
@@ -56,8 +60,8 @@ class HeadPool(OnnxPool):
         settings: ModelSettings,
         *,
         name: str,
-        target: TranscribedModel,
-        features: PathFeatures,
+        target: OnnxPool,
+        features: Features,
     ) -> None:
         super().__init__(
             session,
@@ -72,24 +76,31 @@ class HeadPool(OnnxPool):
                 prefill_chunk=settings.prefill_chunk,
             ),
         )
-        self.target, self.features = target, features
-        self.width = session.hidden.shape[1]
+        self.features, self.width = features, session.hidden.shape[1]
+        self._target = target
 
-    def path(self, target: Path | None = None) -> HeadPath:
-        return HeadPath(self, self.target if target is None else target)
+    def path(self, like: Path | None = None) -> HeadPath:
+        if not isinstance(like, OnnxPath) or like.pool is not self._target:
+            raise ValueError("a head follows a text of its target")
+        return HeadPath(self, like)
 
-    def _compute(self, parts: Sequence[Part], rows: range) -> Logits:
-        session, is_draft = self.session, len(rows) == sum(len(part.tokens) for part in parts)
+    def _compute(self, parts: Sequence[Part[OnnxPath]], *, is_decode: bool) -> Logits:
+        session, end, of_heads = self.session, 0, list[tuple[HeadPath, Part[OnnxPath], slice]]()
         assert isinstance(session, HeadSession)
-        ends = np.cumsum([len(part.tokens) for part in parts]).tolist()
-        for part, end in zip(parts, ends, strict=True):
+        for part in parts:
             assert isinstance(part.path, HeadPath)
-            part.path.fill(part, session.taken[end - len(part.tokens) : end], is_draft=is_draft)
-        logits = super()._compute(parts, rows)
-        for part, end in zip(parts, ends, strict=True):
-            if is_draft and isinstance(part.path, HeadPath):
-                part.path.given[part.first : part.n_pending] = session.hidden[end - len(part.tokens) : end]
+            first, end = end, end + len(part.tokens)
+            of_heads.append((part.path, part, slice(first, end)))
+            part.path.fill(part, session.taken[first:end], is_draft=is_decode)
+        logits = super()._compute(parts, is_decode=is_decode)
+        if is_decode:
+            for path, part, rows in of_heads:
+                path.given[part.first : part.n_pending] = session.hidden[rows]
         return logits
+
+    def close(self) -> None:
+        super().close()
+        self._target.drop_features(self.features)
 
 
 class HeadPath(OnnxPath):
@@ -101,15 +112,15 @@ class HeadPath(OnnxPath):
 
     pool: HeadPool
 
-    def __init__(self, pool: HeadPool, target: Path) -> None:
+    def __init__(self, pool: HeadPool, target: OnnxPath) -> None:
         super().__init__(pool)
         self._target = target
-        self._features = pool.features.on(target)
+        self._features = PathFeatures(pool.features, target)
         self.given: npt.NDArray[np.float32] = np.zeros((2 * pool.settings.max_rows, pool.width), np.float32)
         # How many of the pending nodes, from the first on, are tokens of the text.
         self._n_of_text = 0
 
-    def fill(self, part: Part, features: npt.NDArray[np.float32], *, is_draft: bool) -> None:
+    def fill(self, part: Part[OnnxPath], features: npt.NDArray[np.float32], *, is_draft: bool) -> None:
         """Fill in what the tokens of a part need of those before them."""
         first, n = part.first, len(part.tokens)
         # The target has computed what comes before these; drafts begin behind the text, which it is never ahead of.
@@ -139,7 +150,7 @@ class HeadPath(OnnxPath):
         if len(state) < _SAVED.size:
             raise _damaged()
         (n,) = _SAVED.unpack_from(state)
-        end = _SAVED.size + n * self.pool.features.features.cell_bytes
+        end = _SAVED.size + n * self.pool.features.cell_bytes
         if n > self._target.n_ctx or len(state) < end:
             raise _damaged()
         # First, since where its own cells lack it reads the text again.
@@ -147,32 +158,8 @@ class HeadPath(OnnxPath):
             raise _damaged()
         super().restore(state[end:])
 
-    def _like(self) -> HeadPath:
-        return self.pool.path(self._target)
-
-
-class HeadModel(HeadPath):
-    """See ``LanguageModel``; the first path of its pool.
-
-    Args:
-        target: its target.
-        features: the target's, place by place; dropped when the head is closed.
-    """
-
-    def __init__(
-        self,
-        session: HeadSession,
-        settings: ModelSettings,
-        *,
-        name: str,
-        target: TranscribedModel,
-        features: PathFeatures,
-    ) -> None:
-        super().__init__(HeadPool(session, settings, name=name, target=target, features=features), target)
-
-    def close(self) -> None:
-        self.pool.close()
-        self.pool.target.pool.drop_features(self.pool.features.features)
+    def _like(self) -> Self:
+        return type(self)(self.pool, self._target)
 
 
 _SAVED = struct.Struct("<Q")

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.kernels import copy_cells
-from edge_spec.engines.onnx.model import Cells
 from edge_spec.engines.onnx.runner import Runner, value_of
 from edge_spec.engines.onnx.transcription.cache import Transcription
+from edge_spec.engines.tiles import Cells
 from edge_spec.memory.blocks import give_back, new_block
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.pool import TILE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -12,10 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from edge_spec.engines.base import HiddenRows, OpenedModel, Opener
-from edge_spec.engines.onnx.head_model import HeadModel, HeadSession
-from edge_spec.engines.onnx.model import OnnxModel
-from edge_spec.engines.onnx.pool import OnnxPool, TranscribedModel
+from edge_spec.engines.onnx.head_model import HeadPool, HeadSession
+from edge_spec.engines.onnx.pool import OnnxPath, OnnxPool
 from edge_spec.engines.onnx.published import PublishedSession, prefill_chunk
+from edge_spec.engines.onnx.published_pool import PublishedPool
 from edge_spec.engines.onnx.runner import runtime_version
 from edge_spec.engines.onnx.session import Session
 from edge_spec.engines.onnx.transcription.cache import Transcription, check_transcription, transcribe
@@ -28,7 +29,9 @@ from edge_spec.memory import format_size
 from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
 from edge_spec.models.heads import is_own_head, lacking_rows
-from edge_spec.speculation.language_model import READ_AGAIN, LanguageModel, NumericsProfile
+from edge_spec.speculation.language_model import READ_AGAIN, NumericsProfile
+from edge_spec.speculation.pool import Path as TextPath
+from edge_spec.speculation.pool import Pool
 
 __all__ = [
     "OnnxOpener",
@@ -92,7 +95,7 @@ class OnnxOpener(Opener):
         file: ModelFile,
         settings: ModelSettings,
         *,
-        target: tuple[LanguageModel, ModelFile] | None = None,
+        target: tuple[Pool, ModelFile] | None = None,
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
         """See ``Opener``. The library does not say what it allocates; only states are told."""
@@ -106,9 +109,9 @@ class OnnxOpener(Opener):
             self.tokenizer(file)
         source = self._transcription(file) if file.graph is None else None
         self._on_progress("loading", 0, file.weight_bytes)
-        model: LanguageModel
+        pool: Pool
         if source is not None:
-            model, probed = open_onnx(
+            pool, probed = open_onnx(
                 source,
                 settings,
                 file=file.fingerprint,
@@ -117,19 +120,17 @@ class OnnxOpener(Opener):
                 on_probe=on_probe,
                 on_busy=on_busy,
             )
-            states = model.pool.session.states
+            states = pool.session.states
             if states is not None:
                 measured("recurrent state", states.state_bytes)
                 measured("snapshots for drafts", states.kept_bytes)
         else:
-            model, probed = open_published(
-                file, settings, cache_dir=self._cache_dir, on_probe=on_probe, on_busy=on_busy
-            )
+            pool, probed = open_published(file, settings, cache_dir=self._cache_dir, on_probe=on_probe, on_busy=on_busy)
         self._on_progress("loading", file.weight_bytes, file.weight_bytes)
-        return OpenedModel(model=model, probed=probed)
+        return OpenedModel(pool=pool, probed=probed)
 
     def _open_head(
-        self, file: ModelFile, settings: ModelSettings, target: tuple[LanguageModel, ModelFile] | None
+        self, file: ModelFile, settings: ModelSettings, target: tuple[Pool, ModelFile] | None
     ) -> OpenedModel:
         """Open a head on the hidden rows of its target.
 
@@ -137,8 +138,8 @@ class OnnxOpener(Opener):
             UnsupportedModel: there is no target, it does not give hidden rows, or the head belongs to another one.
             BackendError: the library failed.
         """
-        model, target_file = target or (None, None)
-        if not isinstance(model, TranscribedModel) or target_file is None:
+        pool, target_file = target or (None, None)
+        if not isinstance(pool, OnnxPool) or target_file is None:
             why = (
                 lacking_rows(target_file) if target_file is not None else "drafts for another model, and is none itself"
             )
@@ -150,21 +151,21 @@ class OnnxOpener(Opener):
                 ),
             )
         head = transcribe_head(file, target_file, self._transcription(target_file).folder)
-        features = model.features(head.tail, FEATURE, head.width, coarse=True)
+        features = pool.session.give_features(head.tail, FEATURE, head.width, coarse=True)
         try:
             session = HeadSession(head, settings)
         except BaseException:
-            model.pool.drop_features(features.features)
+            pool.drop_features(features)
             raise
-        opened = HeadModel(session, settings, name=file.fingerprint, target=model, features=features)
+        opened = HeadPool(session, settings, name=file.fingerprint, target=pool, features=features)
         return OpenedModel(
-            model=opened, probed=ProbeResult(capabilities=opened.capabilities, seconds={}), reads_target=True
+            pool=opened, probed=ProbeResult(capabilities=opened.capabilities, seconds={}), reads_target=True
         )
 
-    def hidden_rows(self, model: LanguageModel, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
-        if not isinstance(model, TranscribedModel) or model.states is not None:
-            return super().hidden_rows(model, file, layers)
-        return model.features(hidden_rows_tail(layers, file.n_embd), HIDDEN, len(layers) * file.n_embd)
+    def hidden_rows(self, path: TextPath, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
+        if not isinstance(path, OnnxPath) or path.states is not None:
+            return super().hidden_rows(path, file, layers)
+        return path.features(hidden_rows_tail(layers, file.n_embd), HIDDEN, len(layers) * file.n_embd)
 
     def close(self) -> None:
         super().close()
@@ -220,7 +221,7 @@ def open_onnx(
     n_different: int | None = None,
     on_probe: Callable[[int, int], object] = lambda done, total: None,
     on_busy: Callable[[float], object] = lambda times: None,
-) -> tuple[TranscribedModel, ProbeResult]:
+) -> tuple[OnnxPool, ProbeResult]:
     """Return a session over a transcription, probed.
 
     Args:
@@ -233,9 +234,8 @@ def open_onnx(
     profile_of = _profile_of(file, settings, _transcribed(settings, recurrent=bool(source.states)))
     settings = replace(settings, trees=not source.states)
     pool = OnnxPool(Session(source, settings), settings, name=file, profile=profile_of(()), capabilities=PLAIN)
-    model = TranscribedModel(pool)
     found = probe_once(
-        model,
+        pool,
         profile_of,
         file=file,
         cache_dir=cache_dir,
@@ -245,7 +245,7 @@ def open_onnx(
         readings=OWN_READINGS,
         n_different=n_different,
     )
-    return model, found
+    return pool, found
 
 
 def _n_different(file: ModelFile, settings: ModelSettings) -> int | None:
@@ -268,7 +268,7 @@ def open_published(
     cache_dir: Path | None,
     on_probe: Callable[[int, int], object] = lambda done, total: None,
     on_busy: Callable[[float], object] = lambda times: None,
-) -> tuple[OnnxModel, ProbeResult]:
+) -> tuple[PublishedPool, ProbeResult]:
     """Return a session over a published ONNX model, probed.
 
     Args:
@@ -284,10 +284,10 @@ def open_published(
     settings, facts = _published(file, onnx_settings(settings))
     profile_of = _profile_of(name, settings, facts)
     session = PublishedSession(graph, settings, n_vocab=file.n_vocab)
-    model = OnnxModel(session, settings, name=name, profile=profile_of(()), capabilities=PLAIN)
-    _run_once(model, graph.path)
+    pool = PublishedPool(session, settings, name=name, profile=profile_of(()), capabilities=PLAIN)
+    _run_once(pool, graph.path)
     found = probe_once(
-        model,
+        pool,
         profile_of,
         file=name,
         cache_dir=cache_dir,
@@ -298,7 +298,7 @@ def open_published(
         external=True,
         lone="float16" not in (graph.cache_kind, graph.logits.kind),
     )
-    return model, found
+    return pool, found
 
 
 def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
@@ -311,13 +311,13 @@ def known_onnx_profile(file: ModelFile, settings: ModelSettings, *, cache_dir: P
     return known_profile(file.fingerprint, settings, profile_of, cache_dir=cache_dir, readings=readings)
 
 
-def _run_once(model: OnnxModel, graph: Path) -> None:
-    """Find out whether a graph runs at all, and close the model if not."""
+def _run_once(pool: PublishedPool, graph: Path) -> None:
+    """Find out whether a graph runs at all, and close the pool if not."""
     try:
-        model.prefill([0] * min(2, model.n_ctx))
-        model.rollback(0)
+        with closing(pool.path()) as path:
+            path.prefill([0] * min(2, pool.n_ctx))
     except BaseException as error:
-        model.close()
+        pool.close()
         if not isinstance(error, BackendError):
             raise
         raise UnsupportedModel(

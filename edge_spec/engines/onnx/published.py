@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.model import Cells, Place
 from edge_spec.engines.onnx.past import new_past
 from edge_spec.engines.onnx.runner import Runner, value_of
+from edge_spec.engines.pool import Part
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import BackendError
+from edge_spec.engines.tiles import Cells
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
 from edge_spec.models.onnx.signature import PublishedGraph
@@ -48,7 +48,7 @@ class PublishedSession(Runner):
         )
         self._graph = graph
         self.n_vocab = n_vocab
-        self.pads_logits = True
+        self.cell_bytes = cell_bytes(graph)
         self.ids = np.zeros(settings.prefill_chunk, graph.ids.kind)
         self._past = new_past(graph, settings.n_cells)
         self._seen = np.ones(settings.n_cells, graph.mask.kind) if graph.mask is not None else np.ones(0)
@@ -57,16 +57,17 @@ class PublishedSession(Runner):
         self._rows = np.zeros((settings.max_rows, n_vocab), np.float32)
         self._binding: Any = None
 
-    def run(self, place: Place, rows: range) -> Logits:
-        """Compute ``ids[:place.n_run]``; returns logits ``[rows, n_vocab]``, valid until the next run.
+    def run(self, part: Part[Any], n_run: int, rows: range) -> Logits:
+        """Compute ``ids[:n_run]``, the tokens of a part and padding; returns logits ``[rows, n_vocab]``, valid until
+        the next run.
 
         Raises:
             Cancelled: ``cancel`` was called. BackendError: ONNX Runtime failed. Closed.
         """
         if self._binding is None:
             self._binding = self.binding()
-        binding, start, n = self._binding, place.n_text + place.first, place.n_run
-        inputs = dict(self._inputs(place, n - rows.start))
+        binding, start, n = self._binding, part.start, n_run
+        inputs = dict(self._inputs(part, n, n - rows.start))
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, value_of(array))
         # The graph returns the last rows, as many as it is asked for.
@@ -82,32 +83,31 @@ class PublishedSession(Runner):
         result.flags.writeable = False
         return result
 
-    def _inputs(self, place: Place, n_kept: int) -> dict[str, Array]:
-        graph, n = self._graph, place.n_run
-        start = place.n_text + place.first
+    def _inputs(self, part: Part[Any], n: int, n_kept: int) -> dict[str, Array]:
+        graph, start, n_past, tree = self._graph, part.start, part.path.n_past, part.tree
         found = {graph.ids.name: self.ids[:n].reshape(1, n)}
         if graph.positions is not None:
             positions = self._places[start : start + n].astype(graph.positions.kind)
-            if place.tree is not None:
-                depths = place.tree.depths[place.first :]
-                positions[: len(depths)] = [place.n_text + depth for depth in depths]
+            if tree is not None and not tree.is_sequence:
+                depths = tree.depths[part.first :]
+                positions[: len(depths)] = [n_past + depth for depth in depths]
             found[graph.positions.name] = positions.reshape(1, n)
         if graph.mask is not None:
             flat = len(graph.mask.shape) == 2
-            found[graph.mask.name] = self._seen[: start + n].reshape(1, -1) if flat else self._mask(place)
+            found[graph.mask.name] = self._seen[: start + n].reshape(1, -1) if flat else self._mask(part, n)
         if graph.keep is not None:
             found[graph.keep.name] = np.array(n_kept, graph.keep.kind)
         return found
 
-    def _mask(self, place: Place) -> Array:
+    def _mask(self, part: Part[Any], n_run: int) -> Array:
         """Return what each token of a run sees, ``[1, 1, n_run, cells]``."""
         assert self._graph.mask is not None
-        start = place.n_text + place.first
-        cells = self._places[: start + place.n_run]
-        seen = cells <= cells[start:, None]
-        if place.tree is not None:
-            n = len(place.tree)
-            seen[: n - place.first, place.n_text : place.n_text + n] = place.tree.mask()[place.first :]
+        n_past, tree = part.path.n_past, part.tree
+        cells = self._places[: part.start + n_run]
+        seen = cells <= cells[part.start :, None]
+        if tree is not None and not tree.is_sequence:
+            n = len(tree)
+            seen[: n - part.first, n_past : n_past + n] = tree.mask()[part.first :]
         kind = self._graph.mask.kind
         mask = seen if kind == "bool" else np.where(seen, 0, _HIDDEN[kind]).astype(kind)
         return mask[None, None]
@@ -116,10 +116,6 @@ class PublishedSession(Runner):
         """Copy cells of the cache, all at once."""
         for cells in self._past.views():
             cells[:, targets] = cells[:, sources]
-
-    def shift(self, first: int, last: int, n_past: int) -> None:
-        """Never called: it is not known how an external graph turns its keys."""
-        raise BackendError("the cache of a published graph cannot be shifted", hint="start again with a shorter text")
 
     def save(self, n: int) -> bytes:
         """Return the first ``n`` cells."""

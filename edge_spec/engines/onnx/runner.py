@@ -48,6 +48,9 @@ def value_of(array: npt.NDArray[Any]) -> Any:
 class Runner:
     """A graph, loaded.
 
+    Attributes:
+        n_vocab: columns of its logits.
+
     Args:
         graph: a file, or what would be in it.
         operators: a library with operators of our own; None for none.
@@ -61,6 +64,8 @@ class Runner:
         BackendError: ONNX Runtime cannot load the graph; the error quotes its reason.
         UnsupportedModel: the same for an external one.
     """
+
+    n_vocab: int
 
     def __init__(
         self,

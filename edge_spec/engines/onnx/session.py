@@ -12,7 +12,6 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.features import Features
 from edge_spec.engines.onnx.kernels import library_path
 from edge_spec.engines.onnx.kv_cache import BoundCache, KVCache
-from edge_spec.engines.onnx.model import Cells
 from edge_spec.engines.onnx.row_table import RowTable
 from edge_spec.engines.onnx.runner import Runner
 from edge_spec.engines.onnx.states import StatesMemory, kept_rows
@@ -22,7 +21,7 @@ from edge_spec.engines.onnx.transcription.per_layer import PER_LAYER
 from edge_spec.engines.onnx.transcription.recurrent import RUN
 from edge_spec.engines.registry import use
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.engines.tiles import n_tiles
+from edge_spec.engines.tiles import Cells, n_tiles
 from edge_spec.errors import Sentence
 from edge_spec.memory.device import probe
 from edge_spec.speculation.language_model import Logits

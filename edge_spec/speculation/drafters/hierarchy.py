@@ -10,9 +10,8 @@ from edge_spec.errors import Arguments, GrammarDeadEnd, PoolFull, Sentence, Sett
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore, always
 from edge_spec.speculation.follower import Follower
-from edge_spec.speculation.language_model import LanguageModel
 from edge_spec.speculation.loop import Speculator, decode, learn, prepare
-from edge_spec.speculation.pool import share_decodes
+from edge_spec.speculation.pool import Path, share_decodes
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -40,7 +39,7 @@ class HierarchyDrafter(LevelDrafter):
 
     name = "hierarchy"
 
-    def __init__(self, leaf: Drafter, intermediate: LanguageModel, *, leaf_limit: int = 3, width: int = 1) -> None:
+    def __init__(self, leaf: Drafter, intermediate: Path, *, leaf_limit: int = 3, width: int = 1) -> None:
         if width < 1:
             raise SettingsError(f"a hierarchy of width {width}; it must be 1 or more")
         if not intermediate.capabilities.rollback:

@@ -8,8 +8,8 @@ from edge_spec.errors import Arguments, PoolFull, Sentence, SettingsError
 from edge_spec.sampling import Asked, Guesses, Sampler, guess_all
 from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore, always
 from edge_spec.speculation.follower import Follower, decode_all
-from edge_spec.speculation.language_model import LanguageModel, Logits
-from edge_spec.speculation.pool import share_decodes
+from edge_spec.speculation.language_model import Logits
+from edge_spec.speculation.pool import Path, share_decodes
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
@@ -19,7 +19,7 @@ __all__ = ["ModelDrafter"]
 class ModelDrafter(LevelDrafter):
     """Grows a tree of guesses level by level, one decode per level; a sequence is a tree of width 1.
 
-    Where the model has a pool, a level of several texts takes one decode.
+    A level of several texts in the pool of one model takes one decode.
 
     A node's value is the product of the estimated chances of acceptance along its path, and the estimate comes
     from the margin to the best candidate under the shared noise (``Sampler.guess``). Each level expands the
@@ -29,7 +29,7 @@ class ModelDrafter(LevelDrafter):
     nothing of drafts.
 
     Args:
-        model: the drafter's own model and cache; must take trees if ``beam`` is above 1.
+        model: a path of the drafter's own model; must take trees if ``beam`` is above 1.
         width: candidates considered per node.
         beam: nodes expanded per level; as many as ``width`` if None.
         depth: levels of a tree; a path goes as deep as its limit.
@@ -38,7 +38,7 @@ class ModelDrafter(LevelDrafter):
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Path,
         *,
         width: int = 1,
         beam: int | None = None,
