@@ -182,10 +182,9 @@ def _foreseen(entry: Wanted, values: dict[str, Any], program_bytes: int) -> dict
     found |= {"parameters": files["target"].n_params, "bytes": sum(file.weight_bytes for file in files.values())}
     asked = {"memory": values["memory"], **(dict([values["ctx"]]) if values["ctx"] is not None else {})}
     try:
-        looked = plan_files(files, held_bytes=program_bytes, **asked)
+        wanted, here, least_bytes = plan_files(files, held_bytes=program_bytes, **asked)
     except UnsupportedModel:
         return found
-    wanted, here = looked.wanted, looked.here
     fits = None
     if here is not None:
         fits = {
@@ -201,7 +200,7 @@ def _foreseen(entry: Wanted, values: dict[str, Any], program_bytes: int) -> dict
         "speculation": wanted.mode.name,
         "cache": "/".join(wanted.kv),
         "fits": fits,
-        "least_bytes": looked.least_bytes,
+        "least_bytes": least_bytes,
     }
 
 

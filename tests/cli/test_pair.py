@@ -14,7 +14,7 @@ from gguf_files import write_gguf
 
 import edge_spec
 from edge_spec.cli import main
-from edge_spec.controller.paying import Gain
+from edge_spec.controller.measurements import Gain
 from edge_spec.evaluation.pairing import Pairing, best_of, pairings
 from edge_spec.models import ModelFile, drafter_of, inspect, resolve_family
 from edge_spec.models.made_drafters import choices, choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
