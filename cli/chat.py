@@ -21,7 +21,7 @@ from edge_spec.cli.prompts import argument_text
 from edge_spec.cli.reply_options import reply_arguments, reply_options, sampler_options
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
 from edge_spec.cli.terminal.conversation import Conversation, Reader
-from edge_spec.cli.terminal.conversation_loop import ConversationLoop
+from edge_spec.cli.terminal.conversation_loop import converse
 from edge_spec.cli.terminal.display import THOUGHTS, Display, PlainDisplay
 from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.status import came_back
@@ -105,7 +105,7 @@ def command(**values: Any) -> None:
                 print_summary(model, reply)
 
         conversation = Conversation(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer)
-        ConversationLoop(conversation).run()
+        converse(conversation)
 
 
 def _require_place(path: Path) -> None:

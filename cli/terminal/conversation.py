@@ -53,6 +53,7 @@ class Conversation:
         copies: what ``/save`` has written.
         last_reply: the latest answer, for its statistics.
         draft: what the next line begins with, and replaces; None if it begins empty.
+        last_text: what was read last, commands left out.
         is_over: the turn that runs is the last one.
     """
 
@@ -72,6 +73,7 @@ class Conversation:
         self.last_reply: Reply | None = None
         self.draft: str | None = None
         self.is_over = False
+        self.last_text = ""
         self._on_answer = on_answer
         self._use(session)
 

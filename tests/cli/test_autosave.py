@@ -19,7 +19,7 @@ from edge_spec.chat.exclusive import exclusive
 from edge_spec.cli.chat import begin
 from edge_spec.cli.terminal.autosave import Autosave, last_conversation
 from edge_spec.cli.terminal.conversation import Conversation
-from edge_spec.cli.terminal.conversation_loop import ConversationLoop
+from edge_spec.cli.terminal.conversation_loop import converse
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.model import TextModel
 from edge_spec.models.beside import beside
@@ -78,7 +78,7 @@ def test_every_turn_is_on_the_disk_before_the_next_one(model: TextModel, tmp_pat
     autosave = Autosave(path, on_notice=display.notice)
     reader = Looking("Hello", "More", "/undo", "/stats")
     session = model.chat(seed=3, max_tokens=5)
-    ConversationLoop(Conversation(session, reader=reader, display=display, autosave=autosave)).run()
+    converse(Conversation(session, reader=reader, display=display, autosave=autosave))
     assert seen == [0, 2, 4, 2, 2]
 
 
