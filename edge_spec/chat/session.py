@@ -18,7 +18,7 @@ from edge_spec.generation.kept_texts import Entered, KeptTexts
 from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.session_cache import SuspendedCaches
-from edge_spec.generation.tools.functions import Function, callable_functions
+from edge_spec.generation.tools.functions import Tool, callable_functions
 from edge_spec.generation.writing import Writing
 from edge_spec.options import refuse_unknown
 from edge_spec.sampling import Sampler
@@ -328,7 +328,7 @@ class ChatSession:
         self.was_read = self.departs = False
         self.moves = ()
 
-    def _shown(self, options: Mapping[str, Any]) -> Sequence[Function]:
+    def _shown(self, options: Mapping[str, Any]) -> Sequence[Tool]:
         """Return the functions that the model is shown."""
         return callable_functions(options.get("tools"), options.get("tool_choice", "auto"))[0]
 
