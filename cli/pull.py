@@ -24,6 +24,7 @@ from edge_spec.cli.output import Bar, in_short, print_json, print_records
 from edge_spec.cli.printing import echo
 from edge_spec.cli.process import held_bytes, import_all
 from edge_spec.cli.wording import described
+from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.options import require_n_ctx
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel, VocabularyMismatch
 from edge_spec.extras import how_to_install
@@ -182,26 +183,17 @@ def _foreseen(entry: Wanted, values: dict[str, Any], program_bytes: int) -> dict
     found |= {"parameters": files["target"].n_params, "bytes": sum(file.weight_bytes for file in files.values())}
     asked = {"memory": values["memory"], **(dict([values["ctx"]]) if values["ctx"] is not None else {})}
     try:
-        wanted, here, least_bytes = plan_files(files, held_bytes=program_bytes, **asked)
+        first, here, least_bytes = plan_files(files, held_bytes=program_bytes, **asked)
     except UnsupportedModel:
         return found
-    fits = None
-    if here is not None:
-        fits = {
-            "n_ctx": here.n_ctx,
-            "speculation": here.mode.name,
-            "held_experts": here.settings.held_experts,
-            "cache": "/".join(here.kv),
-            "memory_bytes": here.needed_bytes,
-        }
-    return found | {
-        "memory_bytes": wanted.needed_bytes,
-        "n_ctx": wanted.n_ctx,
-        "speculation": wanted.mode.name,
-        "cache": "/".join(wanted.kv),
-        "fits": fits,
-        "least_bytes": least_bytes,
-    }
+    fits = {**_way(here), "held_experts": here.settings.held_experts} if here is not None else None
+    return found | _way(first) | {"fits": fits, "least_bytes": least_bytes}
+
+
+def _way(found: Candidate) -> dict[str, Any]:
+    """Return a way to run as JSON values."""
+    kept = {"n_ctx": found.n_ctx, "speculation": found.mode.name, "cache": "/".join(found.kv)}
+    return {"memory_bytes": found.needed_bytes, **kept}
 
 
 def _in_words(found: dict[str, Any]) -> tuple[str, str, str, str]:
