@@ -282,7 +282,8 @@ class ChatSession:
         """
         from edge_spec.chat.saving import restore
 
-        return restore(cls, model, path, on_notice)
+        session: ChatSession = restore(cls, model, path, on_notice)
+        return session
 
     def to_json(self) -> dict[str, Any]:
         """Return all but the caches, as plain values."""
