@@ -151,7 +151,7 @@ def begin(
     way_out = "/save FILE tries another file" if sys.stdin.isatty() else ""
     autosave = Autosave(named, folder=folder, on_notice=display.notice, way_out=way_out)
     system = argument_text(values["system"], "--system") if values["system"] is not None else None
-    last = last_conversation(data) if data is not None else None
+    last = last_conversation(folder) if folder is not None else None
     path = named if named is not None and named.exists() else last if values["resume"] else None
     if path is None:
         if values["resume"]:

@@ -172,14 +172,10 @@ class Autosave:
         return chain([(first, self._seen)], ((path, None) for path in _names_beside(first)))
 
 
-def last_conversation(data: Path) -> Path | None:
-    """Return the conversation without a name that was written last; None if there is none.
-
-    Args:
-        data: the folder that holds ``conversations``; version 0.1 kept the last one there itself.
-    """
-    found = [*(data / "conversations").glob("*.chat"), data / "last.chat"]
-    return max((path for path in found if path.is_file()), key=lambda path: path.stat().st_mtime_ns, default=None)
+def last_conversation(folder: Path) -> Path | None:
+    """Return the conversation without a name that was written last; None if there is none."""
+    found = (path for path in folder.glob("*.chat") if path.is_file())
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def _names_beside(path: Path) -> Iterable[Path]:

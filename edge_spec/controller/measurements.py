@@ -25,7 +25,7 @@ from edge_spec.speculation.chooser.records import positive, whole
 
 __all__ = ["Gain", "Measurements"]
 
-_VERSION = 3
+_VERSION = 4
 
 _GAINS, _LEARNED = "gains", "learned"
 """Entries of a record: speed-ups by mode, and the state of each learner."""
@@ -136,13 +136,9 @@ class Measurements:
     def _place(self, candidate: Candidate) -> Path | None:
         if self._cache_dir is None:
             return None
-        roles = sorted(candidate.engines)
-        models = []
-        for role in roles:
-            own = candidate.models[role]
-            about = {"threads": own.threads, "kv": (own.kv_k, own.kv_v)}
-            # Earlier versions kept records of single models as well.
-            named = role if len(roles) > 1 else ""
-            models.append((candidate.engines[role].name, self._files[role].fingerprint, about, named))
+        models = [
+            (role, candidate.engines[role].name, self._files[role].fingerprint, own.threads, own.kv_k, own.kv_v)
+            for role, own in sorted(candidate.models.items(), key=lambda each: each[0])
+        ]
         key = json.dumps([_VERSION, processor(), models], sort_keys=True)
         return self._cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"

@@ -102,7 +102,7 @@ def test_every_conversation_without_a_name_is_kept(play: Play, tmp_path: Path) -
     assert sorted(folder.iterdir()) == sorted(path for path in (first.path, second.path) if path is not None)
     for before in (first, second):
         assert play(f"/load {before.path}").contents == before.contents
-    assert last_conversation(tmp_path) == second.path
+    assert last_conversation(tmp_path / "conversations") == second.path
 
 
 def test_a_conversation_continues_where_nothing_can_be_saved(play: Play, tmp_path: Path) -> None:
@@ -369,9 +369,9 @@ for _ in range(200):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_conversations_of_older_versions_are_resumed(play: Play, tmp_path: Path) -> None:
+def test_the_conversation_that_was_written_last_is_resumed(play: Play, tmp_path: Path) -> None:
     assert last_conversation(tmp_path) is None
-    old = tmp_path / "last.chat"
+    old = tmp_path / "old.chat"
     play("Hello", f"/save {old}")
     assert last_conversation(tmp_path) == old
-    assert play("More", folder=tmp_path / "conversations").path == last_conversation(tmp_path)
+    assert play("More", folder=tmp_path).path == last_conversation(tmp_path)
