@@ -99,26 +99,23 @@ class LlamaWeights(ListedTokens):
             raise Closed(f"the model {self.path.name}")
         return self._handle
 
-    def make_context(self, n_ctx: int) -> None:
-        """Make a context as large as this and free it again: the library then has planned all of its operations."""
-        params = self._c.llama_context_default_params()
-        params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
-        params.n_threads = params.n_threads_batch = 1
-        context = self._c.llama_init_from_model(self.handle, params)
-        if context:
-            self._c.llama_free(context)
+    def try_context(self, n_ctx: int, *, decodes: bool) -> None:
+        """Make a context as large as this and free it again: the library then has planned all of its operations.
 
-    def decode_a_trial(self, n_ctx: int) -> None:
-        """Compute a prompt and a batch with several rows of logits: operators check their operands only then."""
+        Args:
+            decodes: compute a prompt and a batch with several rows of logits: operators check their operands only then.
+        """
         params = self._c.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
         params.n_threads = params.n_threads_batch = 1
-        params.n_outputs_max = _TRIED_ROWS
+        params.n_outputs_max = _TRIED_ROWS if decodes else params.n_outputs_max
         context = self._c.llama_init_from_model(self.handle, params)
         if not context:
             return
         batch = self._c.llama_batch_init(2 * _TRIED_ROWS, 0, 1)
         try:
+            if not decodes:
+                return
             place = 0
             for n_tokens, n_rows in ((2 * _TRIED_ROWS, 1), (_TRIED_ROWS, _TRIED_ROWS)):
                 batch.n_tokens = n_tokens
@@ -132,11 +129,6 @@ class LlamaWeights(ListedTokens):
         finally:
             self._c.llama_batch_free(batch)
             self._c.llama_free(context)
-
-    @property
-    def n_ctx_train(self) -> int:
-        """The context the model was trained for."""
-        return int(self._c.llama_model_n_ctx_train(self.handle))
 
     @property
     def head_dim_k(self) -> int:
@@ -287,10 +279,10 @@ def read_as_a_trial(path: Path, text: str | None) -> None:
                 weights.name(token)
         if not weights.is_dry:
             return
-        weights.make_context(_TRIED_N_CTX)
+        weights.try_context(_TRIED_N_CTX, decodes=False)
     if path.stat().st_size <= _TRIED_BYTES:
         with closing(LlamaWeights(path, repack=False)) as weights:
-            weights.decode_a_trial(_TRIED_N_CTX)
+            weights.try_context(_TRIED_N_CTX, decodes=True)
 
 
 def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:
