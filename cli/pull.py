@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from edge_spec.cli.folders import folder_options, models_in
 from edge_spec.cli.help import Verb, option
@@ -47,17 +46,13 @@ __all__ = ["command"]
 _SHOWN_WAIT_S = 2.0
 
 
-class _CatalogueName(click.ParamType):  # type: ignore[type-arg]
-    """A name of the catalogue, or anything else that can be fetched."""
-
-    name = "name"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in sorted(_catalogue()) if name.startswith(incomplete)]
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of the catalogue that begin so, for the shell."""
+    return [name for name in sorted(_catalogue()) if name.startswith(incomplete)]
 
 
 @click.command("pull", cls=Verb)
-@click.argument("name", type=_CatalogueName(), required=False)
+@click.argument("name", required=False, shell_complete=_names)
 @option("Models", "--as", "own_name", metavar="NAME", help="What to call it here. [default: catalogue or file name]")
 @option("Models", "--draft", metavar="NAME", help="Fetch this as its drafter: any NAME that can be pulled.")
 @option("Models", "--no-drafts", is_flag=True, help="Fetch the target alone, without the smaller models of its entry.")
