@@ -1,6 +1,6 @@
 """The ``edge-spec`` command: one file per verb, no logic of its own."""
 
-# Python is still deaf here: Ctrl-C is a traceback until ``main`` begins, so nothing is imported that takes time.
+# Python shows Ctrl-C as a traceback until ``main`` begins, so no slow import may stand here.
 import sys
 
 if __name__ != "edge_spec.cli":
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
             once and without a word wherever nothing else listens for it.
     """
     try:
-        # Here, so that an interruption while Python still imports leaves as quietly as any other.
+        # First, so that an interruption during imports exits as quietly as any other.
         if arguments is None:
             _leave_when_interrupted()
         try:
@@ -37,6 +37,6 @@ def _leave_when_interrupted() -> None:
     import os
     import signal
 
-    # Programs that a shell starts in the background ignore Ctrl-C, and other handlers are not ours.
+    # Keep other handlers: programs that a shell starts in the background ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(_INTERRUPTED))

@@ -72,7 +72,7 @@ def _time(
     arguments: Mapping[str, Any],
     asked: Mapping[str, Any],
 ) -> int:
-    """Time modes and show how fast they are; returns the exit code.
+    """Time modes and print their speed; return the exit code.
 
     Args:
         values: the options.
@@ -117,14 +117,14 @@ def _time(
 
 
 def _sampling_of(model: TextModel, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the temperature, and what else differs from the defaults in the sampler of a model's replies."""
+    """Return the temperature, and other sampler settings of a model's replies that differ from the defaults."""
     settings, defaults = model.sampler_settings(**given), SamplerSettings()
     found = {name: getattr(settings, name) for name in SAMPLER_OPTIONS if name not in ("seed", "attempt")}
     return {name: x for name, x in found.items() if name == "temperature" or x != getattr(defaults, name)}
 
 
 def show_speeds(speeds: Sequence[Speed], about: Mapping[str, Any], *, n_replies: int) -> None:
-    """Print how fast modes are, and which is the best.
+    """Print the speed of each mode, and the best mode.
 
     Args:
         about: the model, engine, processor and sampler.
@@ -136,7 +136,7 @@ def show_speeds(speeds: Sequence[Speed], about: Mapping[str, Any], *, n_replies:
 
 
 def _share(speed: Speed) -> str:
-    """Return which share of the drafted tokens was accepted; of a few their number, which says more."""
+    """Return the share of drafted tokens that were accepted, or their number if there were few."""
     if speed.drafted >= _FEW_DRAFTS:
         return f"{speed.acceptance:.0%}"
     return f"{round(speed.acceptance * speed.drafted)}/{speed.drafted}" if speed.drafted else "-"
@@ -205,7 +205,7 @@ def _print_verdict(verdict: Verdict, about: Mapping[str, Any], *, n_replies: int
 
 
 def _said(speed: Speed) -> str:
-    """Return a mode, what it drafts, and how fast it is."""
+    """Return a sentence about a mode, its drafts and its speed."""
     low, high = speed.interval
     sure = f"95 %: {low:.2f} to {high:.2f}" if high > low else "one run, which proves little"
     drafts = ""
@@ -216,7 +216,7 @@ def _said(speed: Speed) -> str:
 
 
 def _print_limit(speed: Speed) -> None:
-    """Print how far a mode is from what its drafts could bring, and what takes the time."""
+    """Print a mode's distance from the possible speed-up of its drafts, and where the time goes."""
     if speed.drafter:
         echo(
             f"  {speed.mean_length:.2f} tokens/round: {speed.share_of_limit:.0%} of what that would bring if drafts "

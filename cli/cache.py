@@ -17,11 +17,11 @@ from edge_spec.memory import format_size
 __all__ = ["command"]
 
 _KINDS = {"transcriptions": "transcription", "probes": "probes", "downloads": "download"}
-"""What ``clear`` can be told to clear, and the ``Kept.kind`` of it."""
+"""The kinds that ``clear`` can remove, and their ``Kept.kind``."""
 
 
 class _Cleared(click.Choice):  # type: ignore[type-arg]
-    """One of the kinds, in the plural; as they are listed they are accepted as well."""
+    """One of the kinds in the plural, or as the list shows it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         plurals = {kind: plural for plural, kind in _KINDS.items()}

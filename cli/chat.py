@@ -88,7 +88,7 @@ def command(**values: Any) -> None:
     data = user_data_path("edge-spec")
     reader: Reader = LineReader(sys.stdin.buffer, person=sys.stderr if is_interactive else None)
     if is_interactive and os.environ.get("TERM") != "dumb":
-        # Before the model, whose budget includes the program.
+        # Import before loading the model, whose budget includes the program.
         reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
     arguments = load_arguments(values)
     with interruptible(lambda: load(**arguments), lambda: False) as model:
@@ -96,7 +96,7 @@ def command(**values: Any) -> None:
             display.show(_greeting(model))
         for note in model.notes:
             display.notice(in_options(note))
-        # A script leaves no conversations behind, unless it is told to continue one.
+        # A script saves no conversation, unless it continues one.
         keeps = (is_interactive and not values["no_history"]) or values["resume"]
         session, autosave = begin(model, values, options, data if keeps else None, display)
 
@@ -109,7 +109,7 @@ def command(**values: Any) -> None:
 
 
 def _require_place(path: Path) -> None:
-    """Refuse a name for a conversation that no file can have: not only when there is something to save."""
+    """Raise early if the name of a conversation cannot be a file's name."""
     if not path.absolute().parent.is_dir():
         raise click.ClickException(f"there is no folder for {path}; make it first, or choose another file")
     try:
@@ -142,7 +142,7 @@ def _terminal_reader(data: Path | None, display: Display, *, color: bool) -> Rea
 def begin(
     model: TextModel, values: dict[str, Any], options: dict[str, Any], data: Path | None, display: Display
 ) -> tuple[ChatSession, Autosave]:
-    """Return the conversation to continue, or a new one, and where it is kept.
+    """Return the conversation to continue, or a new one, and its autosave.
 
     Options take precedence over the file.
     """
@@ -170,7 +170,7 @@ def begin(
 def _greeting(model: TextModel) -> list[str]:
     info = model.info
     size = f"{info.quantization}, {info.weight_bytes / (1 << 20):,.0f} MiB"
-    # Many names say how large a model is.
+    # Many names contain the size of a model.
     is_told = re.search(r"\d[MB]\b", info.name, re.IGNORECASE)
     n_params = "" if is_told else f"{info.n_params / 1e6:,.0f}M parameters, "
     return [

@@ -1,4 +1,4 @@
-"""The command itself: finds the verb, turns errors into one line and an exit code.
+"""The command: find the verb, and turn errors into one line and an exit code.
 
 Another distribution adds a verb by an entry point of the group ``edge_spec.verbs``, which names a click command.
 """
@@ -49,7 +49,7 @@ _ELSEWHERE = {"drafter": "training"}
 
 _USAGE, _INTERRUPTED = 2, 130
 _READER_GONE = 141
-"""As a shell reports a program that SIGPIPE ended."""
+"""The exit code that a shell reports for a program ended by SIGPIPE."""
 
 _LOST_PAGES = (
     "edge-spec: error: a model's file was cut short while it was in use, or its disk cannot be read; "
@@ -58,7 +58,7 @@ _LOST_PAGES = (
 
 
 def verb(name: str) -> click.Command | None:
-    """Return the command of a verb; None if there is none of that name."""
+    """Return the command of a verb; None if there is no verb of that name."""
     if name in _VERBS:
         command = import_module(f"edge_spec.cli.{name}").command
     elif name not in (added := _added_verbs()):
@@ -69,7 +69,7 @@ def verb(name: str) -> click.Command | None:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{added[name].module}.".startswith(f"{error.name}."):
                 raise
-            # Only the entry point is left: its files are gone, or not where Python looks.
+            # Only the entry point remains: its files are gone, or not on Python's path.
             return None
     assert isinstance(command, click.Command)
     return command
@@ -89,7 +89,7 @@ def _added_verbs() -> dict[str, EntryPoint]:
     In a checkout, ``entry_points()`` would take what a build has left behind for the distribution of the same name, and
     hide its verbs.
     """
-    # Reading metadata imports a parser of e-mails, for which every start would wait.
+    # Import here: reading metadata imports a parser of e-mails, which would slow every start.
     from importlib.metadata import distributions
 
     every = (entry for installed in distributions() for entry in installed.entry_points)
@@ -97,7 +97,7 @@ def _added_verbs() -> dict[str, EntryPoint]:
 
 
 def _described_verbs() -> dict[str, str]:
-    """Return what every verb does, in a line."""
+    """Return the line of help of every verb."""
     added = {name: command.get_short_help_str(100) for name in _added_verbs() if (command := verb(name)) is not None}
     return _VERBS | added
 
@@ -111,7 +111,7 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # Before a verb's file imports what would end the process.
+        # Check before a verb's file imports a library that would end the process.
         if not ctx.resilient_parsing and args[0] != "completion":
             require_surroundings()
         return super().resolve_command(ctx, args)
@@ -158,7 +158,7 @@ def _edge_spec(ctx: click.Context) -> None:
         echo(ctx.get_help())
         return
     command = verb(name)
-    # The verb that shows settings must not fail on them.
+    # ``config`` must not fail on the settings that it shows.
     if command is not None and name not in ("config", "completion"):
         from edge_spec.cli.configuration import common_mistakes, defaults_of, read_configuration, table_mistakes
         from edge_spec.memory.mapped import explain_lost_pages
@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> Any:
             stream.reconfigure(errors="replace")
     try:
         code = _edge_spec.main(args=arguments, prog_name="edge-spec", standalone_mode=False)
-        # What is still in the buffer may not find a reader.
+        # Flush here: the reader of the buffered rest may be gone.
         sys.stdout.flush()
     except click.UsageError as error:
         verb = error.ctx.command_path if error.ctx else "edge-spec"
@@ -233,7 +233,7 @@ def _complain(message: str, code: int = 1) -> int:
 
 
 def _is_preset(error: click.UsageError) -> bool:
-    """Return whether the value at fault was not typed, but comes from the user's settings."""
+    """Return whether the value at fault comes from the user's settings."""
     name = getattr(getattr(error, "param", None), "name", None)
     return bool(error.ctx and name and error.ctx.get_parameter_source(name) == ParameterSource.DEFAULT_MAP)
 

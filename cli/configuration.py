@@ -1,4 +1,4 @@
-"""The user's settings: one file, and variables, in place of options that would be typed every time.
+"""The user's settings: a file and variables that set options for every command.
 
 ``config.toml`` in edge-spec's folder for configuration, or the file that ``EDGE_SPEC_CONFIG`` names::
 
@@ -37,14 +37,14 @@ COMMON = (
     "temperature",
     "max-tokens",
 )
-"""What may stand for all verbs: an argument or options, as they are typed but for the hyphens before them."""
+"""Settings for all verbs: names of an argument or options, without leading hyphens."""
 
 _PREFIX = "EDGE_SPEC_"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """What the user has set.
+    """The user's settings.
 
     Attributes:
         path: of the file, whether or not it is there.
@@ -77,7 +77,7 @@ def read_configuration(environment: Mapping[str, str]) -> Configuration:
 
 
 def common_mistakes(found: Configuration, command: click.Command | None = None) -> Iterator[SettingsError]:
-    """Tell what cannot be set for all verbs.
+    """Yield mistakes among the settings for all verbs.
 
     Args:
         command: whose options tell which values can be.
@@ -96,7 +96,7 @@ def common_mistakes(found: Configuration, command: click.Command | None = None) 
 
 
 def table_mistakes(command: click.Command | None, verb: str, found: Configuration) -> Iterator[SettingsError]:
-    """Tell what stands under a verb that it does not take.
+    """Yield mistakes among the settings of a verb.
 
     Args:
         command: the verb's; None if there is none of that name.
@@ -108,10 +108,10 @@ def table_mistakes(command: click.Command | None, verb: str, found: Configuratio
 
 
 def defaults_of(command: click.Command, verb: str, found: Configuration) -> dict[str, Any]:
-    """Return what click calls a default map for a verb: values by parameter, and of its own verbs by name.
+    """Return click's default map of a verb: values by parameter, and those of its subcommands by name.
 
     Raises:
-        SettingsError: the file has something under this verb that it does not take.
+        SettingsError: the file has a mistake under this verb.
     """
     for mistake in (*common_mistakes(found, command), *table_mistakes(command, verb, found)):
         raise mistake
@@ -119,7 +119,7 @@ def defaults_of(command: click.Command, verb: str, found: Configuration) -> dict
 
 
 def _mistakes(command: click.Command, found: Configuration, own: Any, table: str) -> Iterator[SettingsError]:
-    """Tell what a table has that a command does not take.
+    """Yield entries of a table that a command does not take.
 
     Args:
         own: what the table holds.
@@ -144,7 +144,7 @@ def _mistakes(command: click.Command, found: Configuration, own: Any, table: str
 
 
 def _value_mistakes(param: click.Parameter, value: Any, where: str) -> Iterator[SettingsError]:
-    """Tell why a value cannot be, by the check of the command line.
+    """Yield why a value is wrong, by the check of the command line.
 
     Args:
         where: the file and the name, or the variable.
@@ -157,7 +157,7 @@ def _value_mistakes(param: click.Parameter, value: Any, where: str) -> Iterator[
 
 
 def _problem(param: click.Parameter, value: Any) -> str:
-    """Return what is wrong with one value and what to do, as clauses; empty if nothing."""
+    """Return what is wrong with a value and the next step, as clauses; empty if it is right."""
     if isinstance(value, dict | list):
         return f"is {value!r} and must be a single value; correct it"
     wanted = _wanted(param)
@@ -174,7 +174,7 @@ def _problem(param: click.Parameter, value: Any) -> str:
     except SettingsError as error:
         return f"{error.problem}; {error.hint or 'correct it'}"
     except ModelNotFound:
-        # That matters where it is used: another may be typed, or this one fetched.
+        # A missing model is reported when it is used: another may be typed, or this one downloaded.
         return ""
     except EdgeSpecError as error:
         return f"is {_as_typed(value)}: {error}"
@@ -182,7 +182,7 @@ def _problem(param: click.Parameter, value: Any) -> str:
 
 
 def _wanted(param: click.Parameter) -> str:
-    """Return what kind of value is wanted."""
+    """Return the wanted kind of value."""
     if getattr(param, "is_flag", False):
         return "true or false"
     if isinstance(param.type, click.types.IntParamType | click.types.FloatParamType):
@@ -195,14 +195,14 @@ def _as_typed(value: object) -> str:
 
 
 _NOTHING = click.Command("")
-"""Stands for the command where values are checked before any command runs."""
+"""Placeholder of the command while values are checked before any command runs."""
 
 
 def _defaults(command: click.Command, found: Configuration, own: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(command, click.Group):
         return {name: _defaults(each, found, own.get(name, {})) for name, each in command.commands.items()}
     by_name = _by_name(command)
-    # An option of the same name that means something else here keeps its own default.
+    # An option of the same name with another meaning keeps its own default.
     shared = {name for name, param in by_name.items() if getattr(param, "shared", True)}
     values = {name: value for name, value in found.common.items() if name in shared}
     values |= {name.replace("_", "-"): value for name, value in own.items()}
@@ -210,7 +210,7 @@ def _defaults(command: click.Command, found: Configuration, own: Mapping[str, An
 
 
 def _by_name(command: click.Command) -> dict[str, click.Parameter]:
-    """Return the options of a verb, or of the verbs below it, as they are named in settings."""
+    """Return the options of a verb, or of its subcommands, by their names in settings."""
     below = command.commands.values() if isinstance(command, click.Group) else ()
     own = {name: param for param in command.params if param.name for name in _names(param)}
     return {name: param for each in below for name, param in _by_name(each).items()} | own

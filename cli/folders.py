@@ -1,4 +1,4 @@
-"""Where models and caches are: options, variables, and names of models in place of paths."""
+"""Folders of models and caches: options, variables, and names of models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FOLDER = click.Path(file_okay=False, readable=False)
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]
-    """A path, or the name of a model on this computer, which becomes a path that remembers it."""
+    """A path, or the name of a model on this computer, which becomes a path that knows its name."""
 
     name = "model"
 
@@ -63,25 +63,25 @@ def own_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 def model_argument(metavar: str | None = None) -> Callable[[Command], Command]:
-    """MODEL, which need not be named: ``load`` knows the default one."""
+    """The optional argument MODEL; ``load`` has the default."""
     return click.argument("model", type=ModelName(), required=False, metavar=metavar)
 
 
 def _folder_of(ctx: click.Context | None) -> Path:
     """Return the model folder for a command that has been read as far as ``--model-dir``."""
     given = ctx.params.get("model_dir") if ctx is not None else None
-    # Of a folder that is not given, some versions of click hold a mark here.
+    # For a missing folder, some versions of click hold a placeholder here.
     return models_in(given if isinstance(given, str) else None)
 
 
 def cache_dir_option(command: Command) -> Command:
-    """``--cache-dir``, or the variable in its place."""
+    """``--cache-dir``, or its variable."""
     text = "Where transcriptions and probes are kept; or set EDGE_SPEC_CACHE_DIR. [default: the user's cache]"
     return _folder("cache_dir", text)(command)
 
 
 def model_dir_option(command: Command) -> Command:
-    """``--model-dir``, or the variable in its place; read before the names that it says where to find."""
+    """``--model-dir``, or its variable; parsed before the names that it helps to find."""
     text = "Your model folder; or set EDGE_SPEC_MODEL_DIR. [default: in the user's data]"
     return _folder("model_dir", text, is_eager=True)(command)
 
@@ -93,12 +93,12 @@ def _folder(name: str, text: str, **more: Any) -> Callable[[Command], Command]:
 
 
 def folder_options(command: Command) -> Command:
-    """Both."""
+    """Both options."""
     return cache_dir_option(model_dir_option(command))
 
 
 def cache_folder(given: str | None) -> Path:
-    """Return the folder for transcribed models and what was measured on this device."""
+    """Return the folder for transcriptions and measurements."""
     from platformdirs import user_cache_path
 
     return Path(given) if given else user_cache_path("edge-spec")

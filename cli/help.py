@@ -1,4 +1,4 @@
-"""Options in sections, with defaults taken from what they set."""
+"""Options in sections of the help, with the defaults of the arguments that they set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OTHER = "Other"
 
 
 Check = Callable[[Any], object]
-"""Raises a ``SettingsError`` for a value that cannot be."""
+"""Raises a ``SettingsError`` for a wrong value."""
 
 
 class Option(click.Option):
@@ -59,7 +59,7 @@ class Verb(click.Command):
     """A command whose help lists its options section by section."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Click takes no argument for an option."""
+        """Parse as click does; an argument that is written as an option is named."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -77,7 +77,7 @@ class Verb(click.Command):
             flag = option_of(error.argument)
             names = [each.name for each in self.params if flag in each.opts and each.name]
             if names and ctx.get_parameter_source(names[0]) == ParameterSource.DEFAULT_MAP:
-                # Nobody has typed it just now.
+                # The value was not typed in this command.
                 error.hint = "; ".join(
                     filter(None, (error.hint, "it comes from your settings: see 'edge-spec config'"))
                 )
@@ -95,7 +95,7 @@ class Verb(click.Command):
 
 
 def list_verbs(context: click.Context) -> None:
-    """Show what a verb with verbs of its own can do, if none of them is named."""
+    """Show the help of a verb with subcommands if none is named."""
     if context.invoked_subcommand is None:
         echo(context.get_help())
 
@@ -104,7 +104,7 @@ class Count(click.types.IntParamType):
     """A whole number of 1 or more.
 
     Args:
-        otherwise: what to do for none, or for no limit.
+        otherwise: advice for values below 1.
     """
 
     def __init__(self, otherwise: str = "") -> None:

@@ -131,7 +131,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
 
 
 def _going_back(name: str, n: int) -> str:
-    """Say how many drafted tokens an engine can take back in a recurrent model."""
+    """Print how many drafted tokens an engine can roll back in a recurrent model."""
     if n == 0:
         return f"{engine(name).title} takes back no drafts"
     return f"{engine(name).title} takes back drafts of up to {n} tokens"

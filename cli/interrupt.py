@@ -61,7 +61,7 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], bool]) -> T:
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
-    """Inside, these signals go to ``handler``."""
+    """Within the block these signals go to ``handler``."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -71,12 +71,12 @@ def _handled(handler: Callable[[int, FrameType | None], object], *numbers: int) 
 
 
 def hears_interrupts(listener: Callable[[], object]) -> AbstractContextManager[None]:
-    """Inside, Ctrl-C only calls ``listener``, which must be quick and reentrant."""
+    """Within the block Ctrl-C only calls ``listener``, which must be quick and reentrant."""
     return _handled(lambda number, frame: listener(), signal.SIGINT)
 
 
 def leaves_in_order() -> AbstractContextManager[None]:
-    """Inside, SIGTERM and the end of the terminal raise ``SystemExit``, so that what is held can be kept."""
+    """Within the block SIGTERM and the end of the terminal raise ``SystemExit``, so that the caller can save."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -85,24 +85,24 @@ def leaves_in_order() -> AbstractContextManager[None]:
 
 
 def raise_interrupt() -> None:
-    """End what runs, as Python does by itself: a listener for ``hears_interrupts``."""
+    """Raise ``KeyboardInterrupt``, as Python does by itself: a listener for ``hears_interrupts``."""
     raise KeyboardInterrupt
 
 
 def silent_keys() -> AbstractContextManager[None]:
-    """Inside, typed keys are not echoed but kept for the next line. Ctrl-C and the like still work."""
+    """Within the block typed keys are not echoed but kept for the next line. Ctrl-C and the like still work."""
     return _terminal_flags(off="ECHO")
 
 
 def keeps_what_is_drawn() -> AbstractContextManager[None]:
-    """Inside, Ctrl-C throws nothing away: a terminal drops what was drawn and its window has not shown yet, and what
+    """Within the block Ctrl-C discards nothing: by default a terminal drops output that it has not shown yet, and what
     was typed ahead (termios(3), NOFLSH)."""
     return _terminal_flags(on="NOFLSH")
 
 
 @contextmanager
 def _terminal_flags(*, on: str = "", off: str = "") -> Iterator[None]:
-    """Inside, a local flag of the terminal is set and another one is not; nothing changes where there is none."""
+    """Set and clear a local flag of the terminal within the block; do nothing without a terminal."""
     try:
         import termios
 

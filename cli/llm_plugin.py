@@ -26,7 +26,7 @@ from edge_spec.models.catalogue import family_names
 try:
     from llm.parts import StreamEvent
 except ImportError:
-    # Older versions of llm have no thoughts.
+    # Older versions of llm have no class for thoughts.
     StreamEvent = None  # type: ignore[assignment,misc]
 
 __all__ = ["EdgeSpecModel", "register_models"]
@@ -111,7 +111,7 @@ class EdgeSpecModel(llm.Model):
 
 
 def _declared(tool: llm.Tool) -> dict[str, Any]:
-    """Return a tool in OpenAI's form."""
+    """Return a tool of llm in OpenAI's form."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
     return {"type": "function", "function": {name: value for name, value in function.items() if value}}
 
@@ -128,7 +128,7 @@ def _messages(prompt: llm.Prompt, conversation: llm.Conversation | None) -> list
 
 
 def _said(prompt: llm.Prompt, earlier: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the conversation up to the prompt, also one that was continued from llm's log."""
+    """Yield the messages up to the prompt, also of a conversation continued from llm's log."""
     chain = getattr(prompt, "messages", None)
     if chain is not None:
         for message in chain:

@@ -1,4 +1,4 @@
-"""The model and how to run it: options that most verbs share."""
+"""Options that most verbs share: the model and how to run it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MODELS, _RUNNING = "Models", "Engine and memory"
 
 
 class _Context(click.ParamType):  # type: ignore[type-arg]
-    """A number of tokens, or the least one: the argument of ``load`` that it is, and its value."""
+    """Type of ``--ctx``: ``N`` or ``N+``, as an argument of ``load`` and its value."""
 
     name = "tokens"
 
@@ -111,7 +111,7 @@ def model_options(command: Command) -> Command:
         ),
         "repack": option(_RUNNING, "--no-repack", is_flag=True, help=mapped),
     }
-    """What is typed in another form."""
+    """Options that are typed in another form than the argument."""
     without = ("speculation", "min_n_ctx", "kv_v", "cache_dir")
     options: list[Callable[[Any], Any]] = [model_argument()]
     for name, each in LOAD_OPTIONS.items():
@@ -130,7 +130,7 @@ def _cached_types(kv: str) -> dict[str, str]:
 def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``edge_spec.load`` from the values of the options here, taken only where given.
 
-    What can be seen to be wrong without opening a file is refused here, before anybody asks for a prompt.
+    Values that are wrong without opening a file are refused here, before a prompt is read.
 
     Raises:
         SettingsError: a value out of its range. ModelNotFound, NotAModel: there is no such model.
@@ -155,13 +155,13 @@ def load_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def speculation_option(command: Command) -> Command:
-    """Return how to draft."""
+    """Return the option ``--speculation``."""
     text = "How to draft; affects speed, not the text (see `identity` in the README)."
     choice = click.Choice([AUTO, *MODES])
     return _option("speculation", type=choice, default=AUTO, metavar=None, help=text)(command)
 
 
 def max_tokens_option(default: int | None, text: str) -> Callable[[Command], Command]:
-    """Return how long a reply may get; the setting for all verbs is not meant where verbs measure, with a default."""
+    """Return the option ``--max-tokens``; verbs that measure have a default and ignore the setting for all verbs."""
     shared = default is None
     return option("Replies", "-n", "--max-tokens", type=Count(), default=default, metavar="N", shared=shared, help=text)

@@ -1,4 +1,4 @@
-"""What verbs print besides text: JSON, tables, notes, a progress bar, one line of statistics."""
+"""Output of verbs besides text: JSON, tables, notes, a progress bar, a line of statistics."""
 
 from __future__ import annotations
 
@@ -95,22 +95,22 @@ def print_records(titles: Sequence[str], rows: Iterable[Sequence[str]], *, right
 
 
 def print_notes(notes: tuple[str, ...], *, about: str = "") -> None:
-    """Print what a loaded model has to say, on standard error."""
+    """Print the notes of a loaded model on standard error."""
     for note in notes:
         echo(f"edge-spec: note: {one_line(about + in_options(note))}", err=True)
 
 
 def what_drafts(model: ChatModel) -> str:
-    """Return the mode of a model, and what it chooses among if it chooses."""
+    """Return the mode of a model, and the choices of ``auto``."""
     names = [name for name in model.choices if name != "off"]
     return f"auto ({', '.join(names)})" if names else model.mode
 
 
 def print_summary(model: TextModel, reply: Reply) -> None:
-    """Print tokens, speed, drafts, and what is needed to have the same text again, on standard error."""
+    """Print tokens, speed, drafts, and the values that reproduce the text, on standard error."""
     statistics = reply.statistics
     if sys.stdout.isatty():
-        # The text stands just above.
+        # The text was printed just above.
         echo(err=True)
     echo(
         f"edge-spec: {statistics.tokens} tokens, {statistics.tokens_per_s:.1f} tokens/s; "
@@ -125,7 +125,7 @@ def print_summary(model: TextModel, reply: Reply) -> None:
 
 
 def decision_lines(decision: Decision) -> list[str]:
-    """Return the last decision of ``auto``, as docs/choosing.md works one out by hand: milliseconds, and gains."""
+    """Return the last decision of ``auto`` in milliseconds and gains, as docs/choosing.md explains."""
     most = min(len(decision.chances), len(decision.decodes_s) - 1)
     step = f"; a level {1e3 * decision.step_s:.4f}" if decision.step_s is not None else ""
     rows = {
@@ -143,7 +143,7 @@ def decision_lines(decision: Decision) -> list[str]:
 
 
 def print_summary_of_several(model: TextModel, replies: Replies, seconds: float) -> None:
-    """Print the same of several answers, which took so many seconds with their prompt."""
+    """Print a summary of several answers and of their seconds, prompt included."""
     n_tokens = sum(len(answer.token_ids) for answer in replies.answers)
     echo(
         f"edge-spec: {len(replies)} answers, {n_tokens} tokens in {seconds:.1f} s, {n_tokens / seconds:.1f} tokens/s; "
@@ -158,7 +158,7 @@ def progress_console() -> Console:
     from rich.console import Console
 
     class Steady(Console):
-        """Leaves the cursor visible: Ctrl-C ends the process at once, and nothing would show it again."""
+        """Leaves the cursor visible: Ctrl-C ends the process at once, which would leave it hidden."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
@@ -167,9 +167,9 @@ def progress_console() -> Console:
 
 
 class Bar:
-    """Called with a stage, what is done of it and the total, shows a bar until they are equal.
+    """Shows a progress bar when called with a stage, the amount done and the total, until they are equal.
 
-    Nothing is shown of what is quickly done, and where standard error is not a terminal, or one that cannot move its
+    Nothing is shown for short stages, nor if standard error is not a terminal, or one that cannot move its
     cursor.
 
     Args:
@@ -197,7 +197,7 @@ class Bar:
             self.close()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._stage = ""
         shown, self._shown = self._shown, None
         if shown is not None:
@@ -214,7 +214,7 @@ class Bar:
         )
 
         console = progress_console()
-        # Prompts and what is tried are counted in tokens, what is quantized in tensors, files in bytes.
+        # Prompts and calibration count tokens, quantizing counts tensors, files count bytes.
         amount = MofNCompleteColumn() if stage in ("reading", "quantizing", "calibrating") else DownloadColumn()
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
         hidden = not console.is_terminal or console.is_dumb_terminal

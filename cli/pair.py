@@ -45,7 +45,7 @@ _ENGINE = click.Choice([AUTO, *sorted(engine_names())])
 @option("Output", "--json", "as_json", is_flag=True, help="Print one JSON object per drafter, and the choice.")
 @option("Output", "--no-remember", is_flag=True, help="Only measure; leave this model's drafter as it is.")
 @option(
-    "Output", "--forget", is_flag=True, help="Measure nothing; forget what was chosen, with --engine for that one only."
+    "Output", "--forget", is_flag=True, help="Measure nothing; forget the chosen drafters, with --engine that engine's."
 )
 @running_option("--engine", type=_ENGINE, default=AUTO, help="What runs the models; the choice is kept per engine.")
 @context_option("Maximum tokens of prompt and reply together; a smaller N needs less memory.")
@@ -114,7 +114,7 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
 
 
 def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
-    """Return the drafters that were named; one that does not fit is an error."""
+    """Return the named drafters; one that does not fit is an error."""
     files = [inspect(resolve(name)) for name in drafts]
     for file in files:
         check_pair(target, file)
@@ -124,7 +124,7 @@ def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
 def _remember(
     target: ModelFile, found: list[tuple[ModelFile, Speed]], best: tuple[ModelFile, Speed] | None, engine: str
 ) -> str:
-    """Keep the best one, or forget one that is slower now: ``chosen``, ``forgotten``, or empty if neither."""
+    """Store the best one, or forget one that is slower now; return ``chosen``, ``forgotten`` or an empty text."""
     if best is not None:
         choose_drafter(target, best[0], {**_told(best[1]), "processor": describe().processor}, engine)
         return "chosen"

@@ -57,7 +57,7 @@ def command(**values: Any) -> int:
 
 
 def as_json(found: Plan) -> dict[str, Any]:
-    """Return a plan as JSON can hold it."""
+    """Return a plan as JSON values."""
     return {
         "budget_bytes": found.budget_bytes,
         "why": found.why,
@@ -77,7 +77,7 @@ def as_json(found: Plan) -> dict[str, Any]:
 
 
 def _least(candidate: Candidate) -> dict[str, Any]:
-    """Return which way to run needs so little, and what it leaves of the context and the cache."""
+    """Return the smallest candidate in words, with its context and cache."""
     return {
         "needed_bytes": candidate.needed_bytes,
         "speculation": candidate.mode.name,
@@ -115,7 +115,7 @@ def _print(found: Plan) -> None:
     if chosen.peak_bytes > chosen.held_bytes:
         rows.append(("", "while loading or reading", chosen.peak_bytes - chosen.held_bytes))
     rows.append(("", "reserve", reserve_bytes(chosen.peak_bytes)))
-    # Against what is used: a budget may be a hundred times that.
+    # Scale bars by the used bytes: a budget may be a hundred times larger.
     most = max(n_bytes for _, _, n_bytes in rows)
     cells = [(who, what, _tenths(n_bytes), "#" * max(1, round(_BAR * n_bytes / most))) for who, what, n_bytes in rows]
     cells.append(("", "left", _tenths(found.budget_bytes - chosen.needed_bytes), ""))
@@ -146,7 +146,7 @@ def _print(found: Plan) -> None:
 
 
 def _paying(found: Plan, stage: str) -> str:
-    """From which budget on a kind of speculation pays, as far as that was measured here; empty if it was not."""
+    """Return from which budget on a kind of speculation pays here; empty if that was not measured."""
     gain, way = found.gains.get(stage), found.pays.get(stage)
     if gain is None:
         return ""
@@ -162,10 +162,10 @@ def _paying(found: Plan, stage: str) -> str:
 
 
 def _tenths(n_bytes: int) -> str:
-    """Rows of a table add up to its last one, but for a tenth or two."""
+    """Format bytes in tenths of MiB, so that rows of a table add up to its last one, but for a tenth or two."""
     return f"{n_bytes / (1 << 20):,.1f}"
 
 
 def _mib(n_bytes: int) -> str:
-    """Rounded up, so that what is printed is enough."""
+    """Format bytes in MiB, rounded up, so that the printed size is enough."""
     return f"{-(-n_bytes // (1 << 20)):,}"

@@ -1,4 +1,4 @@
-"""The only place that prints. It replaces control characters, so that foreign text cannot control the terminal.
+"""The only module that prints. It replaces control characters, so that foreign text cannot control the terminal.
 
 Names of models and files come from hubs, archives and other programs, texts from models.
 """
@@ -28,7 +28,7 @@ def one_line(text: str) -> str:
 
 
 def safe_json(text: str) -> str:
-    """JSON that means the same without control characters: they can only be in its strings."""
+    """Return equivalent JSON without control characters, which only its strings can contain."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -38,6 +38,6 @@ def echo(text: Any = "", *, err: bool = False) -> None:
 
 
 def write_text(text: str) -> None:
-    """Print what a model has written: on a terminal like everything else, in a pipe or a file as it is."""
+    """Print a model's text: with safe characters on a terminal, unchanged in a pipe or a file."""
     sys.stdout.write(safe(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the program holds that runs a model: the same, whichever verb counts it."""
+"""The memory of the program that runs a model: the same, whichever verb counts it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TERMINAL = ("terminal.rich_display", "terminal.terminal_reader")
 
 
 def import_all(*, chat: bool = False) -> None:
-    """Import what `edge-spec run` has, or a chat in a terminal: a budget holds the program, too."""
+    """Import the modules of `edge-spec run`, or of a chat in a terminal: a budget includes the program."""
     for name in ("chat", *(_TERMINAL if chat else ())):
         import_module(f"edge_spec.cli.{name}")
 
 
 def held_bytes() -> int:
-    """Return what this process holds now, as a plan counts it."""
+    """Return the bytes that this process holds now, as a plan counts them."""
     return budget_of(None).held_bytes

@@ -19,7 +19,7 @@ __all__ = ["Prompt", "argument_text", "decoded", "file_or_text", "read_prompt", 
 
 
 class Prompt(NamedTuple):
-    """A prompt of a file, and the category that the file names for it; empty if it names none."""
+    """A prompt from a file, with its category; empty if the file names none."""
 
     text: str
     category: str = ""
@@ -76,7 +76,7 @@ def _is_piped() -> bool:
 
 
 def _read_standard_input(*, asked_for: bool, silent_s: float) -> bytes:
-    """Return all of it. A pipe that nobody closes would be waited for in silence.
+    """Return the whole of standard input, with a notice while a pipe stays open.
 
     Args:
         asked_for: whether there is no other prompt.
@@ -131,7 +131,7 @@ def read_prompts(path: str) -> list[Prompt]:
     Raises:
         PromptError: there is none, a line is damaged, or the file is not UTF-8.
     """
-    # Not splitlines(): JSON strings may contain other characters that it takes for line ends.
+    # Not splitlines(), which also splits at characters that JSON strings may contain.
     lines = enumerate(decoded(_bytes_of(path), path).split("\n"), 1)
     prompts = [_prompt_of(line, f"{path}, line {number}") for number, line in lines if line.strip()]
     if not prompts:

@@ -86,7 +86,7 @@ def command(name: str | None, **values: Any) -> int:
         require_n_ctx(*values["ctx"])
     if name is None:
         return _list(values)
-    # Before what only fetching takes: the model will be run without that.
+    # Measure before importing what only downloads need: the model will run without it.
     import_all()
     program_bytes = held_bytes()
     asked = _asked(name, values)
@@ -96,7 +96,7 @@ def command(name: str | None, **values: Any) -> int:
     folder, previews, bar = models_in(values["model_dir"]), Path(mkdtemp(prefix="edge-spec-")), Bar()
 
     def cancel() -> bool:
-        # What has come stays where it is: the same command continues.
+        # Partial downloads stay: the same command continues.
         bar.close()
         shutil.rmtree(previews, ignore_errors=True)
         return False
@@ -134,7 +134,7 @@ def command(name: str | None, **values: Any) -> int:
 
 
 def _own_catalogue() -> Path:
-    """Return the user's own catalogue, whether or not there is one."""
+    """Return the path of the user's own catalogue, which need not exist."""
     from platformdirs import user_config_path
 
     return user_config_path("edge-spec") / "catalogue.toml"
@@ -145,7 +145,7 @@ def _catalogue() -> dict[str, Wanted]:
 
 
 def _list(values: dict[str, Any]) -> int:
-    """Print the catalogue: what each entry takes, and what of it fits here."""
+    """Print the catalogue: the size and memory of each entry, and what fits here."""
     import_all()
     program_bytes = held_bytes()
     roles = ("target", "intermediate", "draft")
@@ -168,7 +168,7 @@ def _list(values: dict[str, Any]) -> int:
 
 
 def _foreseen(entry: Wanted, values: dict[str, Any], program_bytes: int) -> dict[str, Any]:
-    """Return what an entry takes, as far as the shapes of its models tell: None for what they do not."""
+    """Return sizes and memory of an entry by the shapes of its models; None for unknown ones."""
     found: dict[str, Any] = dict.fromkeys(
         ("parameters", "bytes", "memory_bytes", "n_ctx", "speculation", "cache", "fits", "least_bytes")
     )
@@ -192,7 +192,7 @@ def _way(found: Candidate) -> dict[str, Any]:
 
 
 def _in_words(found: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Return parameters, size, memory and what fits, for people."""
+    """Return parameters, size, memory and what fits, in words."""
     if found["bytes"] is None:
         return ("", "", "", "not known before it is looked at")
     sizes = (in_short(found["parameters"]), format_size(found["bytes"]))
@@ -211,7 +211,7 @@ def _in_words(found: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _asked(name: str, values: dict[str, Any]) -> Wanted:
-    """Return what the command line asks for."""
+    """Return the models that the command line asks for."""
     if values["draft"] is not None and values["no_drafts"]:
         raise click.UsageError("--draft and --no-drafts contradict each other; give one of them")
     known, endpoint = _own_catalogue(), os.environ.get("HF_ENDPOINT", "")
@@ -225,7 +225,7 @@ def _asked(name: str, values: dict[str, Any]) -> Wanted:
 
 
 def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str, Any], program_bytes: int) -> bool:
-    """Say what is to be fetched and what it needs here; whether it fits.
+    """Print the download and its needs here; return whether it fits.
 
     Args:
         program_bytes: what a program holds that will run it, before it reads headers.
@@ -260,7 +260,7 @@ def _look(what: Pull, previews: dict[str, Path], folder: Path, values: dict[str,
 
 
 def _about_drafters(what: Pull, files: dict[str, ModelFile], folder: Path) -> Iterator[str]:
-    """Yield whether a drafter fits, or where there is one."""
+    """Yield sentences about a drafter that fits, or about where to find one."""
     if "draft" in files:
         yield "the drafter fits: both have the same tokens"
         return

@@ -24,7 +24,7 @@ __all__ = ["command"]
 @click.argument("model", type=ModelName())
 @click.argument("out", type=click.Path(dir_okay=False))
 @option("Output", "--type", "kind", required=True, metavar="TYPE", help="Such as Q4_0, Q4_K_M or Q8_0.")
-@option("Output", "--requantize", is_flag=True, help="Even where MODEL is quantized already, which loses more.")
+@option("Output", "--requantize", is_flag=True, help="Accept a MODEL that is quantized already, which loses more.")
 @threads_option()
 @model_dir_option
 def command(

@@ -1,4 +1,4 @@
-"""What replies can be asked for at the command line: options of the sampler, of their length and end, and grammars."""
+"""Options of replies on the command line: sampler, length and end, grammars."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SECTIONS = {
     "raw": "Prompt",
     "grammar": "Structured output",
     "json_schema": "Structured output",
-    **dict.fromkeys(SAMPLER_OPTIONS, "Sampling (what is recommended for a model goes before these defaults)"),
+    **dict.fromkeys(SAMPLER_OPTIONS, "Sampling (settings recommended for a model replace these defaults)"),
 }
-"""Where the others stand: among the replies."""
+"""The section of the other options."""
 
 _FILE = "FILE|TEXT"
 _FORMS: dict[str, dict[str, Any]] = {
@@ -35,17 +35,17 @@ _FORMS: dict[str, dict[str, Any]] = {
     "grammar": {"metavar": _FILE},
     "json_schema": {"metavar": _FILE},
 }
-"""How those are typed that are more than a number or a text."""
+"""Types of options that are not a number or a text."""
 
 
 def reply_options(*without: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds what a reply can be asked for, but for some and for what concerns the sampler."""
+    """Return a decorator that adds the options of replies, without some and without the sampler's."""
     own = [each for name, each in REPLY_OPTIONS.items() if name not in (*SAMPLER_OPTIONS, *without)]
     return lambda command: _with_options(own, command)
 
 
 def sampler_options(*without: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the sampler's options, but for some."""
+    """Return a decorator that adds the sampler's options, without some."""
     own = [each for name, each in SAMPLER_OPTIONS.items() if name not in without]
     return lambda command: _with_options(own, command)
 
@@ -84,14 +84,14 @@ def reply_arguments(values: Mapping[str, Any], options: Mapping[str, Option] = R
 
 
 def _check_grammar(grammar: Lark) -> None:
-    # Replies without a grammar do without the library, which takes 5 MiB.
+    # Import only for grammars: the library takes 5 MiB.
     from edge_spec.sampling.guidance import check_grammar
 
     check_grammar(grammar)
 
 
 def _read(each: Option, value: Any) -> Any:
-    """Return the argument that the value of an option stands for."""
+    """Return the argument for the value of an option."""
     flag = str(each.flag)
     if each.name in ("grammar", "json_schema"):
         return file_or_text(value, flag)

@@ -163,7 +163,7 @@ def _print(reply: Reply) -> None:
 
 
 def _remarks(reply: Reply, *, has_grammar: bool) -> tuple[str, ...]:
-    """Return what a reply does not say of itself."""
+    """Return notes about a reply that its text does not show."""
     if has_grammar and reply.finish_reason == "length":
         return ("the reply was cut off at -n, before its grammar was complete",)
     if not reply.text and reply.finish_reason in ("eos", "stop"):

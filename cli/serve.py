@@ -86,7 +86,7 @@ def command(**values: Any) -> int:
         from edge_spec.server.running import ModelServer, listen
     except ImportError as error:
         raise not_installed(str(error.name), extra="serve") from None
-    # A taken port is found before anybody waits for a model; who comes before it is there waits for it.
+    # Listen before loading: a taken port is reported at once, and early clients wait for the model.
     with (
         listen(settings.host, settings.port) as listening,
         interruptible(lambda: load(**arguments), lambda: False) as model,
@@ -96,7 +96,7 @@ def command(**values: Any) -> int:
         where = f"{settings.name} at {server.url}/v1"
         if settings.is_open:
             _log("warning: everybody who reaches this address can use the model; give --api-key")
-        # Whoever reads that line may end it at once.
+        # A program that reads this line may end the server at once.
         server.run(lambda: _log(f"{where} (edge-spec {version('edge-spec')}, {model.n_ctx} tokens of context)"))
         _log("stopped")
     return 0

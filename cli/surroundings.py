@@ -1,4 +1,4 @@
-"""What the command needs before it begins; without it, libraries end the process in words of their own."""
+"""Check what the command needs; without it libraries would end the process with messages of their own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ __all__ = ["require_surroundings"]
 
 _MIB = 1 << 20
 _LIBRARIES, _PER_CORE = 320 * _MIB, 64 * _MIB
-"""Address space: libraries and the smallest model; what BLAS and threads reserve. On two cores 350 MiB were enough."""
+"""Address space of libraries and the smallest model, and of BLAS and threads per core. On two cores 350 MiB were
+enough."""
 
 _FILES = 32
-"""Libraries, a model in parts, pipes to another process, an event loop and a few clients."""
+"""Open files: libraries, a model in parts, pipes to another process, an event loop and a few clients."""
 
 
 def require_surroundings() -> None:
-    """Refuse to begin where it cannot end well.
+    """Raise if the process has too few resources to run.
 
     Raises:
         EdgeSpecError: too little address space, too few files, or a user without a home.
@@ -40,7 +41,7 @@ def require_surroundings() -> None:
         folders = [folder() for folder in (platformdirs.user_config_path, platformdirs.user_data_path)]
     except RuntimeError:
         folders = []
-    # Before 4.6 what begins with a tilde came back as it was.
+    # platformdirs before 4.6 returned a path with an unexpanded tilde.
     if not folders or not all(folder.is_absolute() for folder in folders):
         raise EdgeSpecError("this user has no home", hint="set HOME to a folder where caches and settings can be kept")
 

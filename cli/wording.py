@@ -1,4 +1,4 @@
-"""Messages in the words of the command line: the library names arguments, a person types options."""
+"""Messages in the words of the command line: options in place of arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_spec.errors import Arguments, EdgeSpecError, spelled
 __all__ = ["described", "in_options", "option_of", "sampling_in_words"]
 
 _OTHERS = {"n": "--answers", "timeout_s": "--timeout", "max_body_bytes": "--max-body"}
-"""Options of single verbs that are not called as what they set."""
+"""Options of single verbs whose names differ from their arguments."""
 
 _COMMANDS = {
     "retry()": "/retry",
@@ -41,7 +41,7 @@ def described(error: EdgeSpecError) -> str:
 
 @cache
 def _flags() -> dict[str, str]:
-    """Options by the arguments of ``load`` and ``generate`` that they set; read where there is something to say."""
+    """Return options by the arguments of ``load`` and ``generate`` that they set."""
     from edge_spec.controller.options import LOAD_OPTIONS
     from edge_spec.generation.options import REPLY_OPTIONS
 
@@ -62,7 +62,7 @@ def _in_options(named: str | Arguments) -> str:
 
 
 def sampling_in_words(values: Mapping[str, Any]) -> str:
-    """Fields of ``SamplerSettings`` that are numbers or lists of texts, and their values, on a line."""
+    """Return fields of ``SamplerSettings`` with their values on a line."""
     return ", ".join(f"{name} {_value_in_words(value)}" for name, value in values.items())
 
 

@@ -79,7 +79,7 @@ def __getattr__(name: str) -> "Any":
     try:
         value = getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        # In a checkout Python finds this folder before what was installed, where the other folders lie within it.
+        # In a checkout Python finds this folder instead of the installed package, which contains the other folders.
         if error.name not in [f"edge_spec.{folder}" for folder in ("models", "memory", "cli")]:
             raise
         raise ImportError(

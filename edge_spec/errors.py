@@ -72,11 +72,11 @@ __all__ = [
 
 
 BAD_RECORD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-"""What it raises to decode and read a JSON record that is damaged, or that somebody else wrote in another shape."""
+"""Exceptions of decoding and reading a JSON record that is damaged or has another shape."""
 
 
-_BREAK = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-"""Where ``str.splitlines`` begins another line."""
+_ESCAPED = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
+"""Characters at which ``str.splitlines`` begins another line, and halves of surrogate pairs, which no encoding has."""
 
 
 class Arguments(dict[str, Any]):
@@ -104,12 +104,12 @@ class Sentence(str):
         return self
 
     def spelled(self, spelling: Spelling) -> str:
-        """Return the sentence with its arguments in other words."""
+        """Return the sentence with its arguments in the words of ``spelling``."""
         return _filled(self._template, self._values, spelling)
 
 
 def spelled(text: object, spelling: Spelling) -> str:
-    """Return a text with the arguments that it names in other words; most texts name none."""
+    """Return a text with its arguments in other words; most texts name none."""
     return text.spelled(spelling) if isinstance(text, Sentence) else str(text)
 
 
@@ -132,8 +132,8 @@ def _filled(template: str, values: dict[str, Any], spelling: Spelling) -> str:
 
 
 def _in_a_line(text: str) -> str:
-    """Return a text with its line breaks written as in Python: what it quotes of others may have some."""
-    return _BREAK.sub(lambda found: repr(found[0])[1:-1], text)
+    """Return a text with what breaks a line, or cannot be written, as in Python: it may quote what others wrote."""
+    return _ESCAPED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class EdgeSpecError(Exception):
@@ -173,7 +173,7 @@ class SettingsError(EdgeSpecError):
 class GrammarDeadEnd(SettingsError):
     """The reply has reached a state in which the grammar allows neither the end nor any of the model's tokens.
 
-    Or to tell what it allows is too much work, since the text can be read in thousands of ways.
+    Also raised if computing the allowed tokens is too much work, since the text can be parsed in thousands of ways.
     """
 
     def __init__(self, *, n_tokens: int) -> None:
@@ -213,7 +213,7 @@ class PromptError(EdgeSpecError):
 
 
 class NoChatTemplate(PromptError):
-    """The model's file does not say how conversations are written: it continues text."""
+    """The model's file has no chat template; the model can only continue text."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -247,7 +247,7 @@ class ContextFull(EdgeSpecError):
 
 
 class PoolFull(EdgeSpecError):
-    """A text needs more cells of its model's pool than no other text holds, or as many texts as there can be have some.
+    """A text needs more cells than its model's pool has free, or the pool holds its most texts.
 
     Args:
         n_texts: how many there can be, where that is what is lacking.
@@ -296,7 +296,7 @@ class DiskFull(EdgeSpecError):
 
 
 class DownloadError(EdgeSpecError):
-    """A file cannot be fetched from where it is, or what came is not what was promised."""
+    """A file cannot be downloaded, or the download does not match its size or hash."""
 
 
 class Cancelled(EdgeSpecError):
@@ -307,7 +307,7 @@ class Cancelled(EdgeSpecError):
 
 
 class UnfinishedReply(EdgeSpecError):
-    """A reply has begun and not ended, and what was asked for has to wait for its end, which would never come."""
+    """An operation has to wait for the end of a reply that would never come."""
 
     def __init__(self, which: str) -> None:
         super().__init__(
@@ -316,7 +316,7 @@ class UnfinishedReply(EdgeSpecError):
 
 
 class AlreadyRead(EdgeSpecError):
-    """A reply has been read to its end, and what it tells of its tokens is told once, while it is read."""
+    """Events were requested of a reply that has been read; they are yielded once, while it is read."""
 
     def __init__(self) -> None:
         hint = "its words are in `reply.text`; to keep its events, list them instead of reading it otherwise"
@@ -355,7 +355,7 @@ class NoNumbers(BackendError):
 
 
 def _shortage(sentence: str, what: str, needed_bytes: int, available_bytes: int) -> str:
-    """Both sizes in one unit, what is needed rounded up and what there is rounded down."""
+    """Return both sizes in one unit, the needed one rounded up and the available one rounded down."""
     mib = 1 << 20
     needed, available = -(-needed_bytes // mib), available_bytes // mib
     if max(needed, available) < 10 << 10:

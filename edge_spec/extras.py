@@ -1,4 +1,4 @@
-"""What is installed only on request: how to install it where it is missing.
+"""Optional dependencies: how to install a missing one.
 
 The package index may not have edge-spec, and the folder that it was installed from may be gone. So the command names
 the packages that an extra stands for, which can be installed from anywhere.
@@ -11,7 +11,7 @@ import re
 from edge_spec.errors import EdgeSpecError
 
 _COMPILED = ("llama",)
-"""Extras of which pip compiles something, silently."""
+"""Extras with packages that pip compiles without output."""
 
 __all__ = ["how_to_install", "not_installed"]
 
@@ -35,5 +35,5 @@ def how_to_install(extra: str) -> str:
 
 
 def not_installed(library: str, extra: str) -> EdgeSpecError:
-    """Return the error for a library that an extra would have brought."""
+    """Return the error for a missing library of an extra."""
     return EdgeSpecError(f"{library} is not installed", hint=f"run: {how_to_install(extra)}")

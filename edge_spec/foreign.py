@@ -1,6 +1,6 @@
-"""Read what others wrote, or damaged: regular files, JSON and TOML, of limited size and depth.
+"""Read untrusted or damaged regular files, JSON and TOML, of limited size and depth.
 
-Everything fails as ``OSError`` or ``ValueError``: whoever reads a file says what that means there.
+All functions raise ``OSError`` or ``ValueError``; callers turn them into errors of their own.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, BinaryIO, NoReturn
 __all__ = ["BAD_ARCHIVE", "open_regular", "parse_json", "read_json", "read_regular", "read_toml", "require_regular"]
 
 BAD_ARCHIVE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError)
-"""All that reading a damaged ZIP archive can raise, besides ``errors.BAD_RECORD``."""
+"""Exceptions of reading a damaged ZIP archive, besides ``errors.BAD_RECORD``."""
 
 _MOST_BYTES = 16 << 20
 _MOST_DEPTH = 256
-"""Far below what Python's own parsers and printers can do."""
+"""The deepest nesting, far below the limits of Python's own parsers and printers."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -37,10 +37,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def require_regular(path: Path) -> None:
-    """Refuse what is no file, or not there.
+    """Raise if a path is not a regular file.
 
     Raises:
-        OSError: it is so. ValueError: the path is not one.
+        OSError: the path does not exist, or is not a regular file. ValueError: the path is not one.
     """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
@@ -50,7 +50,7 @@ def require_regular(path: Path) -> None:
 
 
 def read_regular(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
-    """Return what a regular file holds.
+    """Return the content of a regular file.
 
     Raises:
         OSError: see ``open_regular``. ValueError: it holds more than ``most_bytes``.
@@ -88,7 +88,7 @@ def read_json(path: Path, most_bytes: int = _MOST_BYTES) -> Any:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file holds.
+    """Return the content of a TOML file.
 
     Raises:
         OSError, ValueError: see ``read_regular``; or it is not TOML, or is nested too deeply.
@@ -102,7 +102,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _shallow(value: Any) -> Any:
-    """Return the value, which may be nested as deep as this file allows."""
+    """Return the value; raise if it is nested too deeply."""
     level = [value]
     for _ in range(_MOST_DEPTH):
         level = [

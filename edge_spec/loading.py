@@ -1,4 +1,4 @@
-"""From a name or a path to a model that writes text."""
+"""Load a model from a name or a path."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
 
 
 def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Opener]) -> tuple[Plan, Budget]:
-    """Return the plan, and the budget that it fits, with the libraries loaded that it uses and no others.
+    """Return the plan and its budget, after loading only the libraries that the plan uses.
 
     Where they take more than was counted for them, as in other versions, they count as measured.
     """
@@ -80,9 +80,9 @@ def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Open
         used = dict.fromkeys(planned.chosen.engines.values())
         new = [each for each in used if each.name not in budget.libraries]
         if _loaded() - budget.libraries - {each.name for each in new}:
-            # Asking it what models take has loaded another one, which counts from now on.
+            # Estimating has loaded another library, which counts from now on.
             continue
-        # Whatever planning left behind is not theirs.
+        # Do not count garbage of planning as the models'.
         before = usage().resident_bytes
         for each in new:
             each.load_library(verbose=asked.verbose)
@@ -117,7 +117,7 @@ class AwaitedModel:
         try:
             return await in_a_thread(self._load)
         except CancelledError:
-            # A library that loads does not stop; what it has loaded must not stay.
+            # A running load cannot be stopped, so close its model afterwards.
             self._is_unwanted = True
             self._close_unwanted()
             raise
@@ -171,7 +171,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
         BudgetExceeded: nothing fits. ModelFileError, VocabularyMismatch, SettingsError: as ``load``.
     """
     asked = _located(model, options)
-    # Each kind of speculation asks for the same files.
+    # All kinds of speculation read the same headers.
     read_file = cache(inspect)
     request = request_of(asked, read_file)
     with require_sound(request.readers, cache_dir=asked.folder):
@@ -203,34 +203,34 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
 def plan_files(
     files: Mapping[str, ModelFile], *, held_bytes: int | None = None, **options: Any
 ) -> tuple[Candidate, Candidate | None, int]:
-    """Return what ``load`` would do with models that are not there, as far as their headers tell; see ``outlook``.
+    """Return what ``load`` would do with models that are not downloaded, by their headers; see ``outlook``.
 
     Args:
         files: by role.
         held_bytes, **options: as for ``plan``.
 
     Raises:
-        UnsupportedModel: no engine runs it that is installed. SettingsError: as ``load``.
+        UnsupportedModel: no installed engine runs it. SettingsError: as ``load``.
     """
     asked = LoadOptions.of(None, options)
     return outlook(request_of_files(files, asked), _budget_of(asked, held_bytes))
 
 
 def _budget_of(asked: LoadOptions, held_bytes: int | None) -> Budget:
-    """Return the budget for a process that holds so many bytes, without libraries of engines; for this one if None."""
+    """Return the budget for a process that holds ``held_bytes`` without engines' libraries; this process if None."""
     budget = _with_libraries(budget_of(None))
     if held_bytes is not None:
-        # What is free is free for that process as well.
+        # Free memory counts for that process as well.
         free_bytes = budget.budget_bytes - budget.held_bytes
         budget = Budget(budget_bytes=held_bytes + free_bytes, held_bytes=held_bytes, is_limit=False)
     if asked.memory_bytes is not None:
-        # Whether or not this device has so much.
+        # The budget may exceed this device.
         budget = replace(budget, budget_bytes=asked.memory_bytes, is_limit=True, notes=())
     return budget
 
 
 def _with_other_engines(request: Request, found: Plan, budget: Budget) -> Iterator[tuple[str, Candidate]]:
-    """Yield what engines that were not chosen would run, where that has more context or more that drafts."""
+    """Yield plans of other engines with more context or more drafters."""
     first = found.chosen
     for each in request.engines["target"]:
         if each is first.engines["target"]:
@@ -244,7 +244,7 @@ def _with_other_engines(request: Request, found: Plan, budget: Budget) -> Iterat
 
 
 def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
-    """Ways to run some requests that need little memory."""
+    """Return candidates of some requests that need little memory."""
     found: list[Candidate] = []
     for request in requests:
         with Estimates(request.files, budget=budget, n_texts=request.n_texts) as estimates:
@@ -253,7 +253,7 @@ def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
 
 
 def _other_requests(asked: LoadOptions, read_file: ReadFile) -> Iterator[Request]:
-    """Yield the same with each mode, as far as the models for it are there."""
+    """Yield the request with each other mode whose models exist."""
     for name in MODES:
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
             yield request_of(replace(asked, speculation=name, draft_limit=None), read_file)
@@ -279,7 +279,7 @@ def _opened(
     *,
     name: str,
 ) -> TextModel:
-    """Open what was planned, or nothing.
+    """Open the planned models, or none.
 
     Args:
         openers: open the models, by engine.
@@ -301,7 +301,7 @@ def _opened(
 def _text_model(
     models: OpenModels, request: Request, notes: Iterable[str], watch: PressureWatch, name: str
 ) -> TextModel:
-    """Return the model that writes text, around what is open."""
+    """Return the ``TextModel`` of open models."""
     mode, tokenizer, ledger = models.candidate.mode, models.tokenizer(), models.ledger
     grammars = BudgetedGrammars(tokenizer, ledger)
 
@@ -330,7 +330,7 @@ def _text_model(
 def _located(model: StrPath | None, options: Mapping[str, Any]) -> LoadOptions:
     """Return the checked options, with the path of a model for any name that ``edge-spec list`` shows.
 
-    Programs look for models where the command would: this is the one place besides it that reads the environment.
+    Programs find models where the command would: only this module and the command read the environment.
     """
     asked = LoadOptions.of(model, options)
     named = {"model": asked.model, "draft": asked.draft, "intermediate": asked.intermediate}
@@ -343,7 +343,7 @@ def _located(model: StrPath | None, options: Mapping[str, Any]) -> LoadOptions:
 def _on_disk(folder: Path | None) -> Path | None:
     """Return a folder that lies on a disk; the system's own for temporary files may lie in memory.
 
-    One that lies in a folder of somebody else, who lets nobody in, is none.
+    A folder without permission to enter it does not count.
     """
     with suppress(OSError):
         return folder if folder is not None and folder.is_dir() else None

@@ -1,4 +1,4 @@
-"""What ``edge_spec.load`` returns: a model that writes text."""
+"""``TextModel``: a loaded model that writes text."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class TextModel(Closing):
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own distribution.
         notes: sentences that the user should know, such as why it does not speculate.
-        ledger: who holds which bytes, and what is left of the memory budget.
+        ledger: who holds which bytes, and the rest of the memory budget.
         lock: gives turns at the models, of a round each.
-        keep_gain: remembers what its drafts have brought.
-        texts: whose texts lie in the target's cells.
+        keep_gain: stores the speed-up of its drafts.
+        texts: the texts in the target's cells.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class TextModel(Closing):
     def count_tokens(
         self, prompt: Prompt, *, raw: bool = False, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> int:
-        """How many tokens of the context a prompt takes, what the chat template adds included."""
+        """Return how many tokens of the context a prompt takes, chat template included."""
         return len(self.prompt_of(prompt, raw=raw, tools=tools))
 
     @overload
@@ -176,12 +176,12 @@ class TextModel(Closing):
         n: int | None = None,
         **options: Unpack[ReplyKeywords],
     ) -> Reply | Replies:
-        """Return a reply, to be iterated over piece by piece; each is written when it is asked for.
+        """Return a reply to iterate over; its text is written when it is read.
 
         Args:
             prompt: a text, or messages of a conversation.
             tokens: token ids instead of a prompt.
-            n: so many replies to the prompt instead of one: the ``Replies`` with ``attempt`` 0, 1, 2 and so on of
+            n: number of replies to the prompt, if not one: the ``Replies`` with ``attempt`` 0, 1, 2 and so on of
                 the same seed, written together where the engine can.
             **options: see below. Where a setting of the sampler is not given, what is recommended for the model (see
                 ``info.sampling``), and else its default; ``.settings`` of the reply has them all.
@@ -220,7 +220,7 @@ class TextModel(Closing):
                 f"is {what}", argument="prompts", hint=Sentence("give a list of texts, or use {generate()}")
             )
         settings = self._requests.settings(asked)
-        # What is wrong with these is wrong with all replies.
+        # Check these once: a mistake concerns all replies.
         self._request([0], asked, settings)
 
         def asked_for(prompt: Prompt) -> Asked:
@@ -246,7 +246,7 @@ class TextModel(Closing):
         return self._requests.settings(ReplyOptions.of(options))
 
     def check_options(self, **options: Unpack[ReplyKeywords]) -> None:
-        """Refuse what a reply of this model cannot be asked for.
+        """Raise if a reply of this model cannot have these options.
 
         Raises:
             SettingsError: a value out of its range, an unknown name, or a grammar that is not valid.
@@ -337,7 +337,7 @@ class TextModel(Closing):
 
     @property
     def info(self) -> ModelInfo:
-        """What can be said of it now."""
+        """A description of the model now."""
         target = self._files.get("target")
         sampling = SamplerSettings.valid(self._recommended_sampling)
         return ModelInfo(
@@ -376,7 +376,7 @@ class TextModel(Closing):
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model knows how conversations are written."""
+        """Whether the model has a chat template."""
         return self._prompts.chat_template is not None
 
     @property
@@ -391,23 +391,23 @@ class TextModel(Closing):
 
     @property
     def drafter_name(self) -> str:
-        """What drafts now; ``off`` if nothing does. Without memory it may be less than ``mode`` says."""
+        """The current mode of drafting; ``off`` if there is none. Without memory it may be less than ``mode`` says."""
         return self._driver.target.drafter.name
 
     @property
     def choices(self) -> Mapping[str, Choice]:
-        """What ``auto`` chose among in the last reply, and what it knows of each; empty in modes that do not choose."""
+        """The choices of ``auto`` in the last reply, with its statistics of each; empty in other modes."""
         return self._driver.target.drafter.choices
 
     @property
     def decision(self) -> Decision | None:
-        """The last draft of the last reply that ``auto`` decided about, and the numbers by which it did."""
+        """The last decision of ``auto`` in the last reply, with its numbers."""
         return self._driver.target.drafter.decision
 
     def speed_up(self, done: Statistics) -> float | None:
-        """How many times as fast a reply of this model was written as without drafts: an estimate, by the time that
-        ``auto`` has measured for plain rounds here. None where nothing was drafted, or not by ``auto``, or where rounds
-        were shared with other texts: how long they would have taken without drafts nobody knows."""
+        """The estimated speed-up of a reply of this model over decoding without drafts, by the time that ``auto`` has
+        measured for plain rounds here. None where nothing was drafted, or not by ``auto``, or where rounds were shared
+        with other texts, whose time without drafts is not known."""
         plain = self.choices.get("off")
         if plain is None or not plain.round_s or not done.drafted or not done.decode_s or done.shared:
             return None
@@ -420,7 +420,7 @@ class TextModel(Closing):
 
     @property
     def most_texts(self) -> int:
-        """Replies that one decode can advance."""
+        """The most replies that one decode can advance."""
         return self._driver.target.most_texts
 
     @property
@@ -440,7 +440,7 @@ class TextModel(Closing):
 
     @property
     def evicted_cells(self) -> int:
-        """Cells that were taken from texts since others needed them, so far."""
+        """Number of cells evicted so far for other texts."""
         return self.texts.n_evicted
 
     @property
@@ -451,7 +451,7 @@ class TextModel(Closing):
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is dropped now because memory is scarce, in order."""
+        """The reductions that apply now because memory is scarce, in order."""
         return self._driver.guard.degradations
 
     @property
@@ -460,10 +460,10 @@ class TextModel(Closing):
         return self.texts.cache.n_bytes
 
     def check_memory(self) -> bool:
-        """Give memory back where it is scarce, or take some again where there is plenty, if no reply is being written.
+        """Reduce memory if it is scarce, or restore what was reduced if there is plenty, unless a reply is active.
 
-        Called once a second by itself; a program that knows better when may call it as well. Each call takes at most
-        one step, and none that changes the text: those are left to replies, which can tell.
+        Called once a second by itself; a program that knows when memory changes may call it as well. Each call takes at
+        most one step, and none that changes the text: those are left to replies, which can tell.
 
         Returns:
             Whether it looked.
@@ -492,7 +492,7 @@ class TextModel(Closing):
 
 
 def _explained(file: ModelFile | None, error: BaseException) -> BaseException:
-    """Return an error of the target with its file's name, and the weights at fault if they are found."""
+    """Return an error of the target with the name of its file, and of the weights at fault if they are found."""
     if file is None or not isinstance(error, NoNumbers):
         return error
     tensor = None

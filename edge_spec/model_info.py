@@ -1,4 +1,4 @@
-"""What can be said of a loaded model."""
+"""The description of a loaded model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ModelInfo"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """What a program may want to show of a loaded model; ``to_json`` has it as plain values.
+    """A description of a loaded model to show to people; ``to_json`` returns plain values.
 
     Attributes:
         name: what people call it: as ``load`` was asked for it, a path by the name of its file.

@@ -1,4 +1,4 @@
-"""Options: what is said of a keyword argument, once for Python, the command line and HTTP.
+"""Options: descriptions of keyword arguments, once for Python, the command line and HTTP.
 
 A list of options is a ``TypedDict`` whose fields are ``Annotated`` with an ``Option``. Functions take it by ``Unpack``,
 so type checkers and editors know every name and type. Beside it, in the same file, stands a frozen dataclass with the
@@ -43,7 +43,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Option:
-    """What is said of one option.
+    """The description of one option.
 
     Attributes:
         help: what it does; the command line shows the first sentence.
@@ -71,7 +71,7 @@ class Option:
 
     @cached_property
     def kind(self) -> Any:
-        """The type of a value that is not None; None where there are several."""
+        """The type of a value that is not None; None if there are several."""
         members = get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
         kinds = [each for each in members if each is not NoneType]
         return kinds[0] if len(kinds) == 1 else None
@@ -83,11 +83,11 @@ class Option:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it has several values, which the command line takes one by one."""
+        """Whether the option can be given several times."""
         return isinstance(self.default, tuple | dict)
 
     def wanted_instead(self, value: Any) -> str:
-        """Return what is wanted instead of a value; empty if it is in the range. None is where it is the default."""
+        """Return the valid range if a value is outside of it, else an empty text; a default of None is valid."""
         if self.kind not in (bool, int, float) or (value is None and self.default is None):
             return ""
         if self.kind is bool:
@@ -136,17 +136,17 @@ def options_of(keywords: type, *values: type) -> dict[str, Option]:
 
 
 def _parts(annotated: Any) -> tuple[Any, Option]:
-    """Return the type of a field and what is said of it."""
+    """Return the type of a field and its option."""
     assert get_origin(annotated) is Annotated
     hint, option = get_args(annotated)
     return hint, option
 
 
 def require_in_range(options: Mapping[str, Option], value: object) -> None:
-    """Refuse a dataclass with a number out of its range; its numbers are Python's own then, whoever made them.
+    """Raise if a number of a dataclass is out of its range; convert numbers of other libraries to Python's.
 
     Raises:
-        SettingsError: there is one.
+        SettingsError: a number is out of its range.
     """
     for name, option in options.items():
         given = getattr(value, name, option.default)
@@ -158,7 +158,7 @@ def require_in_range(options: Mapping[str, Option], value: object) -> None:
 
 
 def own_number(value: Any) -> Any:
-    """Return a number of another library, such as NumPy, as Python's own: theirs compute otherwise, or overflow.
+    """Return a number of another library, such as NumPy, as Python's own, which does not overflow.
 
     Anything else is left as it is.
     """
@@ -209,14 +209,14 @@ def documented(options: Mapping[str, Option]) -> Callable[[Function], Function]:
 
 
 def _described(option: Option) -> str:
-    """Return its line, or lines, in a docstring."""
+    """Return the lines of an option in a docstring."""
     default = "" if callable(option.default) else f" [default: {option.shown or repr(option.default)}]"
     text = f"{option.name}: {option.help}{default}"
     return fill(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
 
 
 _UNLIMITED = (1 << 31) - 1
-"""Limits from here on only keep numbers within what C can hold; they are not worth telling."""
+"""Limits from here on only keep numbers within C's range; help texts omit them."""
 
 
 def require_whole(name: str, value: Any, least: int, most: int) -> None:
@@ -235,7 +235,7 @@ def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
     """Refuse anything but one of the choices.
 
     Raises:
-        SettingsError: it is something else.
+        SettingsError: the value is not among the choices.
     """
     known = tuple(choices)
     if value not in known:
@@ -243,10 +243,10 @@ def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse settings of other names, with the one that may be meant.
+    """Raise for unknown names of settings, and suggest the likely one.
 
     Raises:
-        SettingsError: there are some.
+        SettingsError: a name is unknown.
     """
     names = sorted(known)
     unknown = sorted(set(given) - set(names))
@@ -264,7 +264,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def require_path(name: str, value: Any) -> None:
-    """Refuse what can be neither a name nor a path.
+    """Raise if a value can be neither a name nor a path.
 
     Raises:
         SettingsError: it is neither text nor an ``os.PathLike``, or empty, or holds a zero byte.

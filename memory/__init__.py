@@ -1,4 +1,4 @@
-"""Memory in bytes: how much there is, who holds it, and refusing in time what does not fit.
+"""Memory in bytes: how much there is, who holds it, and errors for what does not fit.
 
 Knows no engine and no file format: it works with numbers that it is given.
 """

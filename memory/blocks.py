@@ -1,4 +1,4 @@
-"""Blocks of memory that large pages can hold, and that are given back piece by piece."""
+"""Blocks of memory for large pages, which can be returned to the system piece by piece."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import mmap
 __all__ = ["give_back", "new_block"]
 
 _LARGE_BYTES = 4 << 20
-"""From this size on large pages are asked for, as NumPy does: less would waste most of one."""
+"""From this size on request large pages, as NumPy does: a smaller block would waste most of one."""
 
 
 def new_block(n_bytes: int) -> mmap.mmap:
-    """Return a block of zeros, which take no memory before they are written.
+    """Return a block of zeros, which takes no memory before it is written.
 
     Raises:
-        MemoryError: there is no room for it.
+        MemoryError: there is too little memory.
     """
     try:
         if not hasattr(mmap, "MAP_PRIVATE"):
@@ -28,7 +28,7 @@ def new_block(n_bytes: int) -> mmap.mmap:
 
 
 def give_back(block: mmap.mmap, n_bytes: int) -> None:
-    """Give the first bytes of a block back, where the system can do that; their contents are lost then."""
+    """Return the first bytes of a block to the system, if it can take them; their contents are lost."""
     n_bytes -= n_bytes % mmap.PAGESIZE
     if hasattr(mmap, "MADV_DONTNEED") and n_bytes:
         block.madvise(mmap.MADV_DONTNEED, 0, n_bytes)

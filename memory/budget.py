@@ -1,4 +1,4 @@
-"""Sizes of memory: as text, of a model, and how much a process may hold."""
+"""Sizes of memory: as text, of a model, and the budget of a process."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ class Footprint:
         vocabulary_bytes: the tokenizer's tables.
         kv_cache_bytes: keys and values, for the whole context.
         state_bytes: the state of recurrent layers.
-        snapshot_bytes: its states before the last rows of a decode, which drafts may turn out not to belong to, or what
-            came in for these rows.
-        copy_bytes: its states at other places to which the text can go back.
-        compute_bytes: what the engine computes in, for a whole prefill chunk at the end of a full context.
+        snapshot_bytes: its states before the last rows of a decode, to roll back rejected drafts, or the inputs of
+            these rows.
+        copy_bytes: its states at other positions to which the text can return.
+        compute_bytes: the engine's compute buffers, for a whole prefill chunk at the end of a full context.
         logits_bytes: rows of logits.
         reading_bytes: needed while a chunk of a prompt is read, and freed after it; models read one after the other.
         loading_bytes: needed while weights are loaded, and freed then.
@@ -114,21 +114,21 @@ class Footprint:
 
     @property
     def weight_bytes(self) -> int:
-        """All weights in memory, wherever they lie there."""
+        """All weights in memory, mapped or not."""
         return self.mapped_bytes + self.expert_bytes + self.repacked_bytes + self.copied_bytes
 
     @property
     def held_bytes(self) -> int:
-        """What the model holds while it runs."""
+        """Bytes that the model holds while it runs."""
         return sum(self.lines().values())
 
     @property
     def loading_peak_bytes(self) -> int:
-        """The most it holds before it has a context."""
+        """The most bytes that it holds before it has a context."""
         return self.weight_bytes + self.vocabulary_bytes + self.loading_bytes
 
     def lines(self) -> dict[str, int]:
-        """Return what is held, by name, without what is nothing."""
+        """Return the held bytes by name, without zeros."""
         named = {
             "weights, mapped": self.mapped_bytes,
             "experts, mapped": self.expert_bytes,
@@ -151,24 +151,24 @@ _RESERVE_SHARE = 50
 
 
 def reserve_bytes(held_bytes: int) -> int:
-    """Return what is kept free in addition to ``held_bytes``."""
+    """Return the bytes to keep free in addition to ``held_bytes``."""
     return max(_LEAST_RESERVE, held_bytes // _RESERVE_SHARE)
 
 
 SHARE = 4, 5
-"""Of what is available, unless the user says how much."""
+"""The default budget as a share of the available memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much memory a process may hold.
+    """The memory that a process may hold.
 
     Attributes:
         budget_bytes: in total, including what it holds already.
         held_bytes: what it holds already.
         libraries: names of those among it that models need as well.
         loaded: names of models among it, and what each holds.
-        is_limit: whether the user named it, so that the whole process has to stay within it while it runs. One that
+        is_limit: whether the user set it, so that the whole process must stay within it while it runs. One that
             nobody named only says what to load: the program around the model may allocate whatever the system has.
         notes: sentences that the user should know.
     """
@@ -182,7 +182,7 @@ class Budget:
 
     @property
     def limit_bytes(self) -> int | None:
-        """What this process may grow to while it runs; None where only the system's free memory counts."""
+        """The most bytes of this process while it runs; None if only the system's free memory counts."""
         return self.budget_bytes if self.is_limit else None
 
 
@@ -202,7 +202,7 @@ def budget_of(
         OutOfMemory: it is more than this computer could ever give.
     """
     found = device()
-    # What was freed while files were read differs from one start to the next, and need not count.
+    # Ignore memory freed while files were read, which differs from start to start.
     trim_heap()
     held = reading().resident_bytes
     free = held + found.available_bytes

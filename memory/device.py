@@ -1,4 +1,4 @@
-"""What this process can have of this computer: memory and cores.
+"""The memory and cores that this process can use.
 
 The machine's memory is an upper bound. A container (control groups, versions 1 and 2) or a limit on address space
 may allow less; the tightest bound counts. Swap does not count: weights in swap are slower than none.
@@ -93,7 +93,7 @@ def cores() -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """How the computer is asked.
+    """Functions that read facts of the computer.
 
     Attributes:
         ram: the machine's memory.
@@ -109,7 +109,7 @@ class Readings:
 
 
 def probe(readings: Readings | None = None) -> Device:
-    """Return what this process may use now."""
+    """Return the memory and cores that this process may use now."""
     readings = readings or Readings()
     bounds = [limit for _, limit in limits(readings)]
     physical, logical = readings.cores()
@@ -136,7 +136,7 @@ def limits(readings: Readings | None = None) -> list[tuple[str, Limit]]:
 
 
 def require(what: str, needed_bytes: int, device: Device, hint: str) -> None:
-    """Refuse what does not fit.
+    """Raise if bytes do not fit.
 
     Args:
         what: the beginning of a sentence, such as "the KV cache for 32768 tokens".

@@ -1,4 +1,4 @@
-"""What kind of computer this is, as far as it matters for memory and speed.
+"""Describe the computer, as far as it matters for memory and speed.
 
 ``edge-spec doctor`` prints all of it, and measurements are labeled with the processor's name: speeds of a device that
 is not at hand can only be explained by its instructions, caches and kinds of cores.
@@ -75,7 +75,7 @@ def _swap() -> int:
 
     try:
         return int(psutil.swap_memory().total)
-    except (OSError, RuntimeError):  # systems that hide it
+    except (OSError, RuntimeError):  # some systems hide it
         return 0
 
 
@@ -87,7 +87,7 @@ def describe(
     system: str | None = None,
     machine: str | None = None,
 ) -> Hardware:
-    """Return what this computer is.
+    """Return a description of this computer.
 
     Args:
         text: reads a system file; None if it cannot be read.

@@ -1,4 +1,4 @@
-"""Who holds which bytes: every byte has an owner and a line, and all lines together have one limit."""
+"""The ledger: every byte has an owner and a line, and all lines together have one limit."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Line:
 
 
 _PROCESS = "process"
-"""The owner of what is no model's."""
+"""The owner of memory that belongs to no model."""
 
 
 @cache
 def _named() -> tuple[WeakKeyDictionary[Ledger, str], threading.Lock]:
-    """Return the ledgers of this process that have names, as long as anybody holds them, and the lock over them."""
+    """Return the named ledgers of this process, held weakly, and the lock over them."""
     return WeakKeyDictionary(), threading.Lock()
 
 
 def loaded() -> tuple[tuple[str, int], ...]:
-    """Return the models that this process has loaded, by name, and what each holds by its ledger, the largest first."""
+    """Return the loaded models of this process by name, with the bytes of their ledgers, the largest first."""
     ledgers, lock = _named()
     with lock:
         known = list(ledgers.items())
@@ -59,7 +59,7 @@ class Ledger:
     Args:
         budget_bytes: what all lines together, and the reserve, may take; None for no limit.
         reserve: the part of the budget that is kept free.
-        name: what people call the model that it counts, see ``loaded``; empty for one that is not told of.
+        name: the name of the model that it counts, see ``loaded``; empty to leave it out there.
     """
 
     def __init__(self, budget_bytes: int | None = None, *, reserve: int = 0, name: str = "") -> None:
@@ -87,7 +87,7 @@ class Ledger:
 
     @property
     def lent(self) -> tuple[Line, ...]:
-        """What was claimed temporarily and returned, the largest claim of each name: see ``lend``."""
+        """The largest temporary claim of each name: see ``lend``."""
         with self._lock:
             return tuple(self._lent.values())
 
@@ -98,12 +98,12 @@ class Ledger:
 
     @property
     def model_bytes(self) -> int:
-        """What its models hold, with what they keep of texts."""
+        """Bytes of the models, caches of texts included."""
         return sum(line.predicted_bytes for line in self if line.owner != _PROCESS)
 
     @property
     def left_bytes(self) -> int | None:
-        """What can still be claimed; None without a limit."""
+        """Bytes that can still be claimed; None without a limit."""
         if self.budget_bytes is None:
             return None
         return max(0, self.budget_bytes - self.reserve_bytes - self.held_bytes)
@@ -148,14 +148,14 @@ class Ledger:
                 self.claim(owner, name, n_bytes)
 
     def measure(self, owner: str, name: str, n_bytes: int) -> None:
-        """Record what a line really takes; lines that were not claimed are ignored."""
+        """Record the measured bytes of a line; lines that were not claimed are ignored."""
         with self._lock:
             line = self._lines.get((owner, name))
             if line is not None:
                 self._lines[owner, name] = replace(line, measured_bytes=n_bytes)
 
     def gauge(self, owner: str, name: str, read: Callable[[], int]) -> None:
-        """Measure a line with ``read`` whenever it is looked at, as long as it exists."""
+        """Measure a line with ``read`` whenever it is reported, as long as it exists."""
         with self._lock:
             self._gauges[owner, name] = read
 
@@ -184,7 +184,7 @@ class Ledger:
                     )
 
     def give_back(self, owner: str, name: str, n_bytes: int) -> None:
-        """Take some bytes off a line, which others may have claimed as well; without any left it is removed."""
+        """Subtract bytes from a line that others may share; remove it at zero."""
         with self._lock:
             line = self._lines.pop((owner, name), None)
             if line is not None and line.predicted_bytes > n_bytes:
@@ -204,7 +204,7 @@ class Ledger:
             return sum(self._lines.pop(key).predicted_bytes for key in gone)
 
     def retire(self) -> None:
-        """Tell others no longer that its model is loaded; its lines stay to be read."""
+        """Remove the model from ``loaded``; its lines can still be read."""
         ledgers, lock = _named()
         with lock:
             ledgers.pop(self, None)
@@ -213,7 +213,7 @@ class Ledger:
         """Check that no line is negative or under a wrong name, and that together they respect the limit.
 
         Raises:
-            AssertionError: they do not, which is a bug of this program.
+            AssertionError: a check failed, which is a bug of this program.
         """
         with self._lock:
             for (owner, name), line in (*self._lines.items(), *self._lent.items()):
@@ -223,7 +223,7 @@ class Ledger:
                 assert self.held_bytes + self.reserve_bytes <= self.budget_bytes, self.report()
 
     def report(self, usage: Usage | None = None) -> dict[str, Any]:
-        """Everything as JSON values; with what the process holds, if given."""
+        """Return all lines as JSON values, with the bytes of the process if given."""
         lines = tuple(self)
         found: dict[str, Any] = {
             "budget_bytes": self.budget_bytes,
@@ -238,7 +238,7 @@ class Ledger:
         return found
 
     def table(self, usage: Usage | None = None) -> str:
-        """Everything as text, one row per line."""
+        """Return all lines as a text table."""
         rows = [
             (
                 line.owner,

@@ -1,4 +1,4 @@
-"""Memory that grows and shrinks while somebody is served, claimed of a ledger in steps."""
+"""Memory of a request that grows and shrinks, claimed from a ledger in steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from edge_spec.memory.usage import trim_heap
 __all__ = ["Loan"]
 
 _STEP_BYTES = 1 << 18
-"""The first of them is free: most requests are small, and a claim for each would cost more than it knows."""
+"""The first step is free: most requests are small, and a claim for each would cost more than it is worth."""
 
 _NOTED_BYTES = 1 << 20
-"""Where more was held the allocator is asked to give it back to the system."""
+"""Above this size the allocator is asked to return memory to the system."""
 
 
 class Loan:
-    """Bytes that somebody holds for a while. Usable from any thread.
+    """Bytes that are held temporarily. Usable from any thread.
 
     Args:
         ledger: where they are claimed.
@@ -34,11 +34,11 @@ class Loan:
 
     @property
     def held_bytes(self) -> int:
-        """How many they are now."""
+        """The bytes held now."""
         return self._held
 
     def grow(self, n_bytes: int) -> None:
-        """Hold more, before it is allocated; after the end nothing is held any more.
+        """Claim more bytes before they are allocated; does nothing after ``end``.
 
         Raises:
             BudgetExceeded: the budget has no room for it; nothing was added.
@@ -55,7 +55,7 @@ class Loan:
             self._most = max(self._most, held)
 
     def shrink(self, n_bytes: int) -> None:
-        """Hold less. What was claimed for it stays until the end, since it may grow again."""
+        """Reduce the bytes held. The claim stays until ``end``, since the loan may grow again."""
         with self._lock:
             self._held = max(0, self._held - n_bytes)
 
@@ -66,7 +66,7 @@ class Loan:
         self.end()
 
     def end(self) -> None:
-        """Hold nothing any more. Safe to call twice."""
+        """Return all bytes. Safe to call twice."""
         with self._lock:
             self._is_over, self._held = True, 0
             claimed, self._claimed = self._claimed, 0

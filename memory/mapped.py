@@ -1,4 +1,4 @@
-"""Mapped files that lose pages: the system ends the process, in whichever library it was."""
+"""Print an explanation when the system ends the process because a mapped file lost pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE = Path(__file__).parent / ("lost_pages" + {"win32": ".dll", "darwin": ".dy
 
 
 def explain_lost_pages(line: str) -> None:
-    """Have a line on standard error and exit code 1 when a mapped file is cut short or cannot be read any more.
+    """Exit with 1 and a line on standard error when a mapped file is cut short or becomes unreadable.
 
     Where the package was installed without a compiler, and on Windows, the system's own words remain.
     """

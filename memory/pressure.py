@@ -1,4 +1,4 @@
-"""Whether memory is scarce while a program runs, and when to act on it."""
+"""Watch whether memory is scarce, and decide when to act on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STALLED_PERCENT = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class PressureReading:
-    """How scarce memory is at one moment.
+    """A reading of free memory and pressure.
 
     Attributes:
         available_bytes: what could be allocated now.
@@ -38,7 +38,7 @@ class PressureReading:
 
 
 class PressureWatch:
-    """Tells, at most every ``interval_s``, whether memory is scarce and whether there is room for more.
+    """Checks, at most every ``interval_s``, whether memory is scarce and whether there is room for more.
 
     Attributes:
         look: takes a reading.
@@ -61,7 +61,7 @@ class PressureWatch:
         self._last_s = float("-inf")
 
     def scarcity(self) -> PressureReading | None:
-        """Return a reading, or None if the last one was a moment ago."""
+        """Return a reading; None if the last one is more recent than ``interval_s``."""
         now = self.clock()
         if now - self._last_s < self._interval_s:
             return None
@@ -131,18 +131,18 @@ def system_watch(
 
 
 def _own_groups(text: Callable[[str], str | None]) -> Iterator[str]:
-    """Yield where the pressure of the control group that this process runs in may be found."""
+    """Yield possible paths of the pressure of this process's control group."""
     for line in (text("/proc/self/cgroup") or "").splitlines():
         if line.startswith("0::"):
             group = line[3:].strip("/")
             yield f"/sys/fs/cgroup/{group}/memory.pressure"
-            # Where version 1 limits memory, version 2 may group the same processes; the group of all is the machine.
+            # Where version 1 limits memory, version 2 may also have groups; its root group is the machine.
             if group:
                 yield f"/sys/fs/cgroup/unified/{group}/memory.pressure"
 
 
 def _stall(told: str | None) -> float | None:
-    """Return the percentage that a file of pressure tells; None if there is no such file, or it tells none."""
+    """Return the percentage in a pressure file; None if there is no such file, or no percentage in it."""
     with suppress(ValueError, IndexError, StopIteration):
         some = next(line for line in (told or "").splitlines() if line.startswith("some"))
         return float(next(part for part in some.split() if part.startswith("avg10=")).partition("=")[2])
@@ -153,7 +153,7 @@ _LONGEST_S = 600.0
 
 
 class Patience:
-    """Spaces steps down and up, so that two programs on one computer do not take turns at the same memory.
+    """Delays steps down and up, so that two programs do not alternately take the same memory.
 
     A step up comes only after memory was plentiful for a while. That while doubles whenever memory became scarce again
     soon after a step up, or a step up failed, since trying costs as much as succeeding.
@@ -200,13 +200,13 @@ class Patience:
 
 
 EVERY_S = 1.0
-"""Between two looks. Replies look for themselves, before every round."""
+"""Seconds between two checks. Replies check before every round, too."""
 
 
 class IdleWatch:
-    """Calls a method every now and then, from a thread of its own, until its owner is gone or it is closed.
+    """Calls a method regularly in a thread of its own, until its owner is gone or it is closed.
 
-    A look that fails is not the last one: memory may be needed more then. Unexpected errors are logged, once.
+    It goes on after an error: memory may be needed more then. Unexpected errors are logged, once.
 
     Args:
         look: a method; its object is not kept alive.
@@ -224,11 +224,11 @@ class IdleWatch:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has stopped looking."""
+        """Whether the watch has ended."""
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop looking, and wait until a look that is under way has ended. Safe to call twice."""
+        """End the watch, and wait for a running check. Safe to call twice."""
         self._finish()
 
 
@@ -241,18 +241,18 @@ def _watch(look: weakref.WeakMethod[Callable[[], object]], over: threading.Event
         try:
             method()
         except (EdgeSpecError, MemoryError, OSError):
-            # What could not be given back or taken now is tried again.
+            # Try again later.
             pass
         except Exception as error:
             if not was_logged:
                 was_logged = True
                 kind = type(error).__name__
-                logging.getLogger(__name__).warning("memory could not be looked after (%s: %s)", kind, error)
+                logging.getLogger(__name__).warning("checking memory failed (%s: %s)", kind, error)
         del method
 
 
 def _stop(over: threading.Event, thread: threading.Thread) -> None:
     over.set()
-    # Its own look may have been the last to hold the owner.
+    # The check itself may have held the last reference to the owner.
     if thread is not threading.current_thread():
         thread.join()

@@ -1,4 +1,4 @@
-"""Model files: what they hold, whether two of them fit together, and where to find them.
+"""Model files: their content, whether two of them fit together, and where to find them.
 
 Nothing here loads weights. Importing is cheap: heavy libraries are imported by the functions that need them.
 """

@@ -1,4 +1,4 @@
-"""Files that lie next to another one while it is written, and take its place once they are whole.
+"""Temporary files and locks next to a file, and replacing it by a complete one.
 
 Their names are short and of one length: a name that a file system takes at all has room for them beside it.
 """
@@ -25,15 +25,15 @@ _SAFE_BYTES = 128
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Return where a hidden file of ``path`` lies: the same for every process, another one for every other name."""
-    # Names that some file systems hold to be one must have one lock.
+    """Return the path of a hidden file for ``path``: the same in every process, unique for each name."""
+    # Names that some file systems treat as equal must share a lock.
     name = unicodedata.normalize("NFC", path.name).casefold()
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return path.with_name(f".edge-spec-{digest}{ending}")
 
 
 def numbered(path: Path, number: int) -> Path:
-    """Return ``path`` with a number before its ending, and no longer than a file system takes."""
+    """Return ``path`` with a number before its suffix, shortened to what a file system allows."""
     stem, ending = path.stem, f"-{number}{path.suffix}"
     most = max(len(os.fsencode(path.name)), _SAFE_BYTES) - len(os.fsencode(ending))
     while len(os.fsencode(stem)) > most:
@@ -42,12 +42,12 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[str], object], *, durable: bool = True) -> None:
-    """Let ``write`` write a file next to ``path`` that takes its place once it is whole.
+    """Write a file with ``write`` next to ``path``, and rename it to ``path`` once it is complete.
 
     A link stays, and what it leads to is replaced.
 
     Args:
-        durable: once it is on the disk as well.
+        durable: rename it only when it is on the disk.
 
     Raises:
         OSError: it cannot be written; what was at ``path`` is still there.
@@ -57,14 +57,14 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[str], object], *,
         require_regular(path)
     prefix = beside(path, ".").name
     for left_over in path.parent.glob(f"{prefix}*.part"):
-        # Left by a process that was killed, if it is this old: no running one takes so long.
+        # A temporary file of this age was left by a killed process: no running one takes so long.
         with suppress(OSError):
             if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
                 left_over.unlink()
     try:
         handle, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=path.parent)
     except OSError as error:
-        # The user does not know the name of the temporary file.
+        # Name the file, not the temporary one, which users do not know.
         error.filename = os.fspath(path)
         raise
     os.close(handle)

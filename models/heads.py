@@ -30,7 +30,7 @@ _ASSISTANT = "an assistant head"
 
 
 def head_of(file: ModelFile) -> str:
-    """Return what kind of head a file is, with its article; empty for a model of its own."""
+    """Return the kind of head of a file, with its article; empty for a model of its own."""
     architecture = file.architecture.lower()
     return _ASSISTANT if architecture.endswith("-assistant") else _HEADS.get(architecture, "")
 
@@ -79,10 +79,10 @@ def n_mtp_layers(file: ModelFile) -> int:
 
 
 def require_a_model(file: ModelFile) -> None:
-    """Refuse a file that reads another model's hidden states in a way that edge-spec does not know.
+    """Raise if a file reads another model's hidden states in a way that edge-spec does not support.
 
     Raises:
-        UnsupportedModel: it does.
+        UnsupportedModel: it is such a file.
     """
     head = head_of(file)
     if head and not is_own_head(file):

@@ -1,4 +1,4 @@
-"""What a model file is, of either kind."""
+"""Inspect a model file of either kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["inspect", "is_published"]
 
 
 def inspect(path: str | os.PathLike[str]) -> ModelFile:
-    """Look at a model file, a GGUF or a published ONNX graph, without loading it.
+    """Inspect a model file, a GGUF or a published ONNX graph, without loading it.
 
     The fingerprint hashes the sizes of the files, everything but the weights, and up to 4 KiB from the middle of each
     tensor: a few megabytes instead of everything. Retraining or requantizing a tensor changes it, but an edit of a few

@@ -1,4 +1,4 @@
-"""Text to tokens and back by a ``tokenizer.json``, the format of published models."""
+"""Convert text to tokens and back by a ``tokenizer.json``, the format of published models."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SPACE = "\u2581"
 _FIRST = "a \U0010fffd"
 
 _MOST_GROWTH = 64
-"""So many times the length of a token, in letters, are allowed for what is made of it."""
+"""The most letters that decoding may make of each letter of a token."""
 
 _OWN_BYTES = 3 << 20
-"""What the library takes for the first text that becomes tokens: patterns, and words that it remembers."""
+"""Bytes that the library takes for the first text: patterns, and cached words."""
 
 
 def tokenizer_bytes(size: TokenizerSize) -> int:
-    """Return what a loaded tokenizer takes.
+    """Return the memory of a loaded tokenizer.
 
     Two hash tables of tokens and one of merges, and the texts. Fitted to 15 generated BPE files of 8,192 to 256,000
     tokens and 8,000 to 365,000 merges, and 5 unigram files, with tokenizers 0.23 on x86-64: each within 20 % or 4 MiB.
@@ -93,7 +93,7 @@ class JsonTokenizer(KnownTokens):
             unbounded = why_not_bounded(self._tokenizer)
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
-            # What no vocabulary has is where those fail that name a token for it which they do not have.
+            # A text that no vocabulary has finds tokenizers whose unknown token does not exist.
             first = [] if unbounded else self._tokenizer.encode(_FIRST).ids[:1]
         except BaseException as error:
             # The library's own panics are not derived from Exception.
@@ -103,12 +103,12 @@ class JsonTokenizer(KnownTokens):
         if unbounded:
             raise _unusable(path, unbounded)
         del settings
-        # What was read on the way is as large as the tokenizer itself.
+        # The parsed file is as large as the tokenizer itself.
         trim_heap()
         self._added = self._tokenizer.get_added_tokens_decoder()
         self._to_bytes = _decoder(path, decoder)
         self._name = path.name
-        # How special tokens are read is a state of the library's object.
+        # The library's object holds a flag for reading special tokens.
         self._encoding = threading.Lock()
         self._ends = ends
         self.bos = bos
@@ -173,7 +173,7 @@ class JsonTokenizer(KnownTokens):
 
 
 def _decoder(path: Path, decoder: Any) -> Callable[[str], bytes]:
-    """Return what turns a token's text into bytes, as ``decoder`` does."""
+    """Return a function that turns a token's text into bytes, as ``decoder`` does."""
     try:
         parts = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
         kinds = [part["type"] for part in parts]

@@ -35,14 +35,14 @@ _FILE, _CHOICE = "drafter.gguf", "chosen.json"
 
 
 def made_drafter_folder(target: ModelFile) -> Path:
-    """Return where the drafter of a model belongs, whether or not there is one."""
+    """Return the folder for the drafter of a model, which need not exist."""
     from platformdirs import user_data_path
 
     return user_data_path("edge-spec") / "drafters" / target.fingerprint
 
 
 def made_drafter(target: ModelFile) -> Path | None:
-    """Return the drafter that was made for a model; None if there is none."""
+    """Return the made drafter of a model; None if there is none."""
     path = made_drafter_folder(target) / _FILE
     return path if path.is_file() else None
 
@@ -50,7 +50,7 @@ def made_drafter(target: ModelFile) -> Path | None:
 def drafter_of(
     target: ModelFile, engine: str = "auto", read_file: Callable[[Path], ModelFile] = inspect
 ) -> Path | None:
-    """Return the drafter to use for a model where none is named: the chosen one, or else the made one."""
+    """Return the default drafter of a model: the chosen one, or else the made one."""
     choice = chosen_drafter(target, engine, read_file)
     return choice.path if choice is not None else made_drafter(target)
 
@@ -62,8 +62,8 @@ class Choice:
     Attributes:
         path, fingerprint: the drafter's.
         engine: that it was measured with, as it was asked for.
-        measured: what speaks for it, among it ``speed_up`` against plain decoding on this computer, and its 95 %
-            ``interval``.
+        measured: the results of the measurement, among them ``speed_up`` against plain decoding on this computer, and
+            its 95 % ``interval``.
     """
 
     path: Path
@@ -73,7 +73,7 @@ class Choice:
 
     @property
     def speed_up(self) -> tuple[float, float, float] | None:
-        """Tokens per second over those of plain decoding, and its interval; None if it is not known to be another."""
+        """The speed-up over plain decoding with its interval; None if the interval includes 1."""
         with suppress(LookupError, TypeError, ValueError):
             speed_up, (low, high) = self.measured["speed_up"], self.measured["interval"]
             if not low <= 1 <= high:
@@ -82,7 +82,7 @@ class Choice:
 
 
 def choices(target: ModelFile) -> list[Choice]:
-    """Return what was chosen for a model, by engine, whether or not it can still be used."""
+    """Return the choices for a model, by engine, usable or not."""
     try:
         content = read_json(made_drafter_folder(target) / _CHOICE)
         # Files written before engines were told apart hold a single choice.
@@ -130,7 +130,7 @@ def choose_drafter(target: ModelFile, drafter: ModelFile, measured: Mapping[str,
 
 
 def forget_drafter(target: ModelFile, engine: str | None = None) -> bool:
-    """Forget what was chosen for a model, for one engine or for all; whether there was something."""
+    """Forget the choices for a model, for one engine or for all; return whether there were any."""
     found = choices(target)
     kept = [each for each in found if engine is not None and each.engine != engine]
     if kept != found:

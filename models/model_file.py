@@ -1,4 +1,4 @@
-"""What the header of a model file says, and what a KV cache of the model takes."""
+"""Facts from the header of a model file, and the size of its KV cache."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ CTX_STEP = 256
 
 
 def kv_cache_bytes(file: ModelFile, n_ctx: int, kv_k: str = "f16", kv_v: str = "f16") -> int:
-    """Return what the keys and values of ``n_ctx`` tokens take in a cache that keeps them all.
+    """Return the bytes of the keys and values of ``n_ctx`` tokens in a cache that keeps them all.
 
     In each layer a token has a row of ``n_head_kv * head_dim_k`` numbers for keys and one of
     ``n_head_kv * head_dim_v`` for values; rows are stored in whole blocks. Where values are computed from the keys'

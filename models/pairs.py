@@ -1,9 +1,9 @@
-"""Whether one model can draft for another: which token ids mean the same to both.
+"""Check whether one model can draft for another: which token ids mean the same to both.
 
 Vocabularies of one family often differ in size: tables are padded to a round number of rows, and later models use ids
 that were reserved before. Such models are pairs. Where an id is not an ordinary token in either vocabulary (padding,
-reserved, control or added tokens), it may differ or be missing; the drafter then never proposes it, and is told its
-own padding or unknown token in its place. A difference between ordinary tokens is a mismatch.
+reserved, control or added tokens), it may differ or be missing; the drafter then never proposes it, and reads its own
+padding or unknown token instead. A difference between ordinary tokens is a mismatch.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["check_pair", "kept_tokens"]
 
 _MIN_SHARED = 7 / 8
-"""Of the ids that both have, so many must mean the same: else these are two vocabularies that look alike by chance."""
+"""The least share of common ids with equal meaning; below it the vocabularies are alike by chance."""
 
 _ORDINARY = frozenset({1, 6})
-"""Types of tokens of texts, and of single bytes, in GGUFs."""
+"""The types in GGUFs of tokens for texts and for single bytes."""
 
 _RESERVED = re.compile(r"\[PAD\d+\]|<unused\d+>|<\|[^|]*\|>")
-"""Texts of tokens that are not ordinary ones, where a file does not tell types."""
+"""Texts of tokens that are not ordinary, for files without types."""
 
 _SPARE = ("tokenizer.ggml.padding_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.bos_token_id")
 
@@ -144,7 +144,7 @@ class _Table:
         return [token for token in range(n) if self.texts[token] != other.texts[token]]
 
     def is_ordinary(self, token: int) -> bool:
-        """Return whether an id stands for text, and not for something reserved; not where there is none."""
+        """Return whether an id exists and stands for text, not for something reserved."""
         if token >= self.n_tokens:
             return False
         if self._types:
@@ -153,7 +153,7 @@ class _Table:
 
 
 def _spare_token(drafter: ModelFile) -> int:
-    """Return the drafter's own id of what it does not know: its padding, its unknown token, or what begins a text."""
+    """Return the drafter's id for tokens that it lacks: its padding, unknown or begin-of-text token."""
     if drafter.graph is None:
         metadata = read_header(drafter.path).metadata
         found = (metadata.get(key) for key in _SPARE)

@@ -1,4 +1,4 @@
-"""What a ``tokenizer.json`` does to texts besides its vocabulary: which kinds there are, and how much they may make.
+"""Check the parts of a ``tokenizer.json``: allowed kinds, and how much text each may produce.
 
 The library takes any number of parts of any kind, and ends a text, or the process, where they contradict themselves.
 Only the kinds of published tokenizers are let through, and of these only what makes no more of a text than a multiple
@@ -23,11 +23,11 @@ __all__ = ["why_not_bounded"]
 
 _MOST_PARTS = 64
 _MOST_GROWTH = 64
-"""So many times the length of a text, in letters, are allowed for what is made of it."""
+"""The most letters that all parts may make of each letter of a text."""
 
 _LONGEST_PATTERN = 1 << 14
 _LONGEST_PIECE = 64
-"""Letters that a part may put before a text, or tokens around it."""
+"""The most letters that a part may put before a text, and tokens around it."""
 
 _NORMALIZERS = frozenset(
     (
@@ -63,7 +63,7 @@ _SPLITTERS = frozenset(
 _PROCESSORS = frozenset(("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing"))
 
 _UNITS = {"ByteLevel": 4, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 4}
-"""The most letters that these make of one; those of Unicode's forms do so once only."""
+"""The most letters that each kind makes of one; Unicode's normal forms do so once only."""
 
 
 class _Unbounded(Exception):
@@ -94,7 +94,7 @@ def why_not_bounded(tokenizer: Any) -> str | None:
 
 
 def _parts(component: Any, several: str) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a component, in their order, those of sequences in the place of these."""
+    """Yield the parts of a component in order; sequences are replaced by their parts."""
     if component is None:
         return
     n_parts, waiting = 0, [json.loads(component.__getstate__())]
@@ -150,15 +150,15 @@ _MARKS = re.compile(r"\?(?:[a-z-]*[:>]|<\w+>|[a-z-]+$)")
 _UNIT = re.compile(r"([^*?+{}])([*+?]|\{\d*,?\d*\})?[+?]?", re.DOTALL)
 
 _MOST_WAYS = 1000
-"""So many readings of what has an end are tried at each place of a text."""
+"""The most ways to match bounded parts that are tried at each position of a text."""
 
 _MANY = 100
-"""What may be repeated so often counts as endless."""
+"""A part that may repeat this often counts as endless."""
 
 
 @dataclass(frozen=True)
 class _Ways:
-    """In how many ways a pattern may be read from one place of a text.
+    """The number of ways to match a pattern from one position of a text.
 
     Attributes:
         bounded: those of what has an end.
@@ -174,7 +174,7 @@ class _Ways:
 
     @property
     def power(self) -> int:
-        """Trying it at all places of a text takes the length of the text to this power."""
+        """The power of a text's length that matching at all positions takes."""
         return max(1, self.endless + self.fails)
 
 
@@ -207,25 +207,25 @@ def _check_pattern(pattern: dict[str, str]) -> bool:
         elif times == "?":
             unit = _unit(replace(ways, bounded=ways.bounded + 1, least=0), is_optional=True)
         else:
-            # A group of one reading may be repeated as a letter is.
+            # A group with one way to match may be repeated like a letter.
             unit = f"a{times}" if times else _unit(ways)
         text = text[: found.start()] + unit + text[found.end() :]
     return _read(text).least == 0
 
 
 def _unit(ways: _Ways, *, is_optional: bool = False) -> str:
-    """Return a pattern without groups that is read in as many ways."""
+    """Return a pattern without groups that can be matched in as many ways."""
     behind = "$" if ways.fails else ""
     if ways.endless:
         return "a*" * (ways.endless - 1) + ("a+" if ways.least else "a*") + behind
     least = min(1, ways.least)
     unit = f"a{{{least},{least + ways.bounded - 1}}}" if ways.bounded < _MANY - 1 else "a+"
-    # What takes no letter may fail as well.
+    # Parts that match no letter may fail as well.
     return unit if is_optional else f"{unit}$"
 
 
 def _read(text: str) -> _Ways:
-    """Return in how many ways alternatives without groups may be read."""
+    """Return the number of ways to match alternatives without groups."""
     each = [_read_one(part) for part in text.split("|")]
     worst = max(each, key=lambda ways: (ways.power, ways.endless))
     bounded = sum(ways.bounded for ways in each)
@@ -250,7 +250,7 @@ def _read_one(text: str) -> _Ways:
 
 
 def _times(mark: str) -> tuple[int, int]:
-    """Return how often something is repeated at least and at most."""
+    """Return the bounds of a repetition."""
     if mark in ("", "?", "*", "+"):
         return {"": (1, 1), "?": (0, 1), "*": (0, _MANY), "+": (1, _MANY)}[mark]
     low, comma, high = mark[1:-1].partition(",")

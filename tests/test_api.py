@@ -328,7 +328,10 @@ def test_an_error_is_one_line_that_says_what_to_do_next() -> None:
     assert "1,024 MiB" in str(needed)
 
 
-@pytest.mark.parametrize("separator", ["\n", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize(
+    "separator",
+    ["\n", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\ud800", "\udfff"],
+)
 def test_what_an_error_quotes_stays_in_its_line(separator: str) -> None:
     quoted = f"a{separator}b"
     shown = repr(quoted)[1:-1]

@@ -3,7 +3,7 @@
     python benchmarks/peers/build.py BUILD
     python -m venv OV && OV/bin/pip install openvino-genai
     python benchmarks/peers/measure.py --programs BUILD/bin --openvino OV/bin/python --enlarged BIG.gguf \\
-        --prompts SPEC_BENCH.jsonl --into docs/peers.md
+        --prompts SPEC_BENCH.jsonl --into benchmarks/NOTES.md
 
 Compared are llama.cpp's own server, OpenVINO GenAI and edge-spec. llama.cpp decodes plainly, with n-grams, with a
 draft model, and with as many tokens accepted as by our hierarchy, which it does not have: an option of it for

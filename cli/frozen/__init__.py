@@ -1,4 +1,4 @@
-"""Tells PyInstaller what a frozen program with edge-spec needs; its hook is found by an entry point."""
+"""Tell PyInstaller what a frozen program with edge-spec needs; an entry point names the hook."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["hook_folders"]
 
 
 def hook_folders() -> list[str]:
-    """Return where the hook is."""
+    """Return the folder of the hook."""
     return [str(Path(__file__).parent)]

@@ -1,4 +1,4 @@
-"""Keeps a conversation on disk while it is held."""
+"""Save a conversation while it takes place."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Autosave:
     Args:
         path: the file that the user named; None for a new file in ``folder``.
         folder: where conversations without a name are kept; None for nowhere.
-        on_notice: called with what went wrong, once.
-        way_out: what somebody can do then, as a clause; empty if nobody is there.
+        on_notice: called once with an error.
+        way_out: advice for a person, as a clause; empty without one.
 
     Attributes:
         failure: why the conversation could not be saved the last time; empty if it was.
@@ -54,7 +54,7 @@ class Autosave:
         self.failure = ""
         self._saved: dict[str, object] | None = None
         self._saved_whole: dict[str, object] | None = None
-        # As we left the file, or found it; None if there was none.
+        # The stamp of the file when it was last read or written here; None if there was none.
         self._seen = stamp_of(path)
 
     def load(self, model: ChatModel, path: Path, *, here: bool) -> ChatSession:
@@ -66,7 +66,7 @@ class Autosave:
         Raises:
             OSError, EdgeSpecError: it cannot be read; the one before is saved as before.
         """
-        # Before it is read: what another process writes meanwhile was not seen.
+        # Take the stamp before reading: later changes by another process are not known.
         seen = stamp_of(path)
         session = ChatSession.load(model, path, on_notice=lambda sentence: self._on_notice(in_options(sentence)))
         if here:
@@ -77,10 +77,10 @@ class Autosave:
         return session
 
     def start_new(self, session: ChatSession) -> Path | None:
-        """Begin another conversation, which must not replace the one before.
+        """Begin another conversation, which must not replace the previous one.
 
         Returns:
-            Where the one before is now, if it had to make room.
+            The new path of the previous one, if it was moved.
         """
         if not self.is_named or self.path is None:
             self._take(None, session)
@@ -98,7 +98,7 @@ class Autosave:
         raise AssertionError
 
     def save(self, session: ChatSession, *, at_the_end: bool = False) -> None:
-        """Write what is new: the text, and at the end the caches too. A failure is a notice."""
+        """Save the text, and at the end the caches too. An error becomes a notice."""
         caches = at_the_end and self.is_named
         record = session.to_json()
         is_nothing = not session.n_turns and self._is_empty
@@ -125,9 +125,9 @@ class Autosave:
                 self._keep_elsewhere(session)
 
     def _keep_elsewhere(self, session: ChatSession) -> None:
-        """Nobody can try another file any more: another disk may have room."""
+        """Save to the folder for temporary files: at the end the user cannot choose another file."""
         try:
-            # Under a name of its own: the one that the user chose may be why it cannot be saved.
+            # Use another name: the one that the user chose may be the reason of the error.
             path = Path(mkdtemp(prefix="edge-spec-")) / "last.chat"
             session.save(path, caches=False)
         except (OSError, EdgeSpecError, MemoryError):
@@ -136,7 +136,7 @@ class Autosave:
             self._on_notice(f"the conversation is in {path}, where files do not stay for long: move it")
 
     def write(self, session: ChatSession, *, caches: bool) -> None:
-        """Write all of it now, wherever it is kept.
+        """Save text and caches now.
 
         Raises:
             OSError, EdgeSpecError: it cannot be written.
@@ -163,7 +163,7 @@ class Autosave:
         self._saved = self._saved_whole = session.to_json()
 
     def _places(self) -> Iterable[tuple[Path, Stamp | None]]:
-        """Return where the conversation may be written, best first, and what may be there."""
+        """Return paths for the conversation, best first, with the stamp that each may have."""
         first = self.path
         if first is None:
             assert self._folder is not None
@@ -173,7 +173,7 @@ class Autosave:
 
 
 def last_conversation(folder: Path) -> Path | None:
-    """Return the conversation without a name that was written last; None if there is none."""
+    """Return the last saved conversation without a name; None if there is none."""
     found = (path for path in folder.glob("*.chat") if path.is_file())
     return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 

@@ -26,7 +26,7 @@ class Command:
 
     Attributes:
         name: without its slash; a ``!`` at the end makes it another command.
-        argument: what may follow it, for the help.
+        argument: its argument, for the help.
         help: what it does.
         run: does it; gets the conversation and the argument.
     """
@@ -38,7 +38,7 @@ class Command:
 
 
 def find(name: str) -> Command:
-    """Return the command of a name.
+    """Return the command with a name.
 
     Raises:
         SettingsError: there is none.
@@ -121,7 +121,7 @@ def _load(conversation: Conversation, argument: str) -> None:
         raise SettingsError("/load needs a file", hint="/load cats.chat")
     path = path_of(argument)
     autosave = conversation.autosave
-    # First: it may be the very file that is loaded.
+    # Save first: it may be the file to load.
     autosave.save(conversation.session, at_the_end=True)
     with _about(path):
         session = autosave.load(conversation.session.model, path, here=autosave.is_named)
@@ -160,7 +160,7 @@ def _quit(conversation: Conversation, argument: str) -> None:
 
 @contextmanager
 def _about(path: Path) -> Iterator[None]:
-    """A file that cannot be read or written is no reason to end a conversation."""
+    """Turn errors of a file into errors that do not end the conversation."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A conversation on a display: its state, its answers as the model writes them, and what commands change."""
+"""A conversation on a display: its state, its streamed answers, and changes by commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNFINISHED = {
 
 
 class Reader(Protocol):
-    """Where messages come from.
+    """A source of messages.
 
     Attributes:
         is_interactive: a person types, and can try again.
@@ -52,9 +52,9 @@ class Conversation:
     Attributes:
         copies: what ``/save`` has written.
         last_reply: the latest answer, for its statistics.
-        draft: what the next line begins with, and replaces; None if it begins empty.
-        last_text: what was read last, commands left out.
-        is_over: the turn that runs is the last one.
+        draft: text in the next line, of a message to replace; None if there is none.
+        last_text: the last line that was read and is no command.
+        is_over: the current turn is the last one.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Conversation:
             with silent_keys() if self.reader.is_interactive else nullcontext():
                 show_answer(reply, self.display, self.status)
         finally:
-            # Who reads may be gone before it began: what has been written is kept.
+            # The reader may be gone before it began: keep what has been written.
             reply.close()
             self.autosave.save(self.session)
         self._on_answer(reply)
@@ -118,7 +118,7 @@ class Conversation:
 
     def _use(self, session: ChatSession) -> None:
         self.session = session
-        # Its notices come with its replies, in the thread that shows them.
+        # Notices come with replies, in the thread that shows them.
         session.on_notice = lambda sentence: None
 
     def status(self, reply: Reply | None) -> str:
@@ -170,7 +170,7 @@ def show_answer(reply: Reply, display: Display, status: Callable[[Reply], str]) 
             while True:
                 event = _next(events)
                 for notice in tuple(reply.notices):
-                    # The context can fill up repeatedly; that is said once.
+                    # The context can fill up repeatedly; say so once.
                     if notice not in seen:
                         seen.add(notice)
                         display.notice(notice)

@@ -1,4 +1,4 @@
-"""What a conversation is shown on: the protocol, and plain text for pipes and dumb terminals."""
+"""Displays of a conversation: the protocol, and plain text for pipes and dumb terminals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edge_spec.cli.printing import safe
 __all__ = ["THOUGHTS", "Display", "PlainDisplay"]
 
 THOUGHTS = ("show", "dim", "hide")
-"""What can be done with a model's thoughts."""
+"""The ways to show a model's thoughts."""
 
 
 class Display(Protocol):
@@ -23,25 +23,25 @@ class Display(Protocol):
     thoughts: str
 
     def notice(self, sentence: str) -> None:
-        """Show something that the user should know."""
+        """Show a notice."""
 
     def error(self, sentence: str) -> None:
-        """Show what failed."""
+        """Show an error."""
 
     def show(self, lines: Iterable[str]) -> None:
         """Show the output of a command."""
 
     def begin(self) -> None:
-        """An answer begins."""
+        """Begin an answer."""
 
     def write(self, text: str, *, thought: bool) -> None:
-        """More text of the answer, or of a thought."""
+        """Show more text of the answer, or of a thought."""
 
     def refresh(self, status: str) -> None:
         """Called some times a second while an answer is being written, with the status line."""
 
     def end(self) -> None:
-        """The answer has ended."""
+        """End the answer."""
 
 
 class PlainDisplay:
@@ -64,7 +64,7 @@ class PlainDisplay:
         self._waiting: list[str] = []
 
     def notice(self, sentence: str) -> None:
-        """A line; held back while an answer is being written."""
+        """Print a line, after the answer that is being written."""
         line = f"edge-spec: note: {safe(sentence)}\n"
         if self._is_writing:
             self._waiting.append(line)
@@ -76,7 +76,7 @@ class PlainDisplay:
         self._note(f"edge-spec: error: {' '.join(safe(sentence).split())}\n")
 
     def show(self, lines: Iterable[str]) -> None:
-        """Line by line."""
+        """Print line by line."""
         for line in lines:
             if self._is_terminal:
                 self._out.write(safe(line) + "\n")
@@ -85,7 +85,7 @@ class PlainDisplay:
         self._out.flush()
 
     def begin(self) -> None:
-        """An empty line, if this is not the first answer."""
+        """Print an empty line, if this is not the first answer."""
         if self._n_answers and not self._is_terminal:
             self._out.write("\n")
         self._n_answers += 1
@@ -93,7 +93,7 @@ class PlainDisplay:
         self._last, self._in_thought = "", False
 
     def write(self, text: str, *, thought: bool) -> None:
-        """Immediately."""
+        """Print the text at once."""
         if thought and self.thoughts == "hide":
             return
         if thought != self._in_thought:
@@ -103,10 +103,10 @@ class PlainDisplay:
         self._out.flush()
 
     def refresh(self, status: str) -> None:
-        """Nothing: plain text has no status line."""
+        """Do nothing: plain text has no status line."""
 
     def end(self) -> None:
-        """A newline, if the answer did not end with one."""
+        """Print a newline, if the answer did not end with one."""
         if self._in_thought:
             self._put("\n</think>")
         if not self._last.endswith("\n"):

@@ -25,7 +25,7 @@ def path_of(argument: str) -> Path:
     """Return the path that a user typed: quotes around it and ``~`` are understood.
 
     Raises:
-        SettingsError: it cannot be a path.
+        SettingsError: the text cannot be a path.
     """
     text = argument.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
@@ -54,7 +54,7 @@ class Copies:
         self._written: dict[Path, Stamp | None] = {}
 
     def save(self, session: ChatSession, path: Path, *, thoughts: bool, force: bool) -> str:
-        """Write the conversation in the format that the file's ending names; returns what that was.
+        """Write the conversation in the format of the file's suffix; return the name of the format.
 
         Raises:
             SettingsError: the file holds something else, and there is no ``force``.
@@ -98,7 +98,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _kind_of(path: Path) -> str:
-    """Return what a file holds; an empty string if it is empty or missing."""
+    """Return the kind of a file's content; an empty text if the file is empty or missing."""
     if path.is_dir():
         raise SettingsError(f"{path} is a directory", hint="name a file in it")
     if not path.exists() or (path.is_file() and not path.stat().st_size):

@@ -1,4 +1,4 @@
-"""Messages line by line, from a pipe, a file or a dumb terminal.
+"""Read messages line by line, from a pipe, a file or a dumb terminal.
 
 A backslash at the end of a line continues the message on the next one, and so does everything between two groups
 of three quotation marks.

@@ -1,4 +1,4 @@
-"""Markdown that is shown while it streams in, colors and a status line, for capable terminals."""
+"""Streaming Markdown, colors and a status line, for capable terminals."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RichDisplay:
         self._n_printed = 0
 
     def notice(self, sentence: str) -> None:
-        """A dim line, above the block being written."""
+        """Print a dim line above the block being written."""
         self._console.print(Text(safe(sentence), style="dim"))
 
     def error(self, sentence: str) -> None:
-        """A red line."""
+        """Print a red line."""
         self._console.print(Text(safe(sentence), style="red"))
 
     def show(self, lines: Iterable[str]) -> None:
@@ -56,7 +56,7 @@ class RichDisplay:
         self._console.show_cursor(True)
 
     def write(self, text: str, *, thought: bool) -> None:
-        """Kept until ``refresh``."""
+        """Store the text until ``refresh``."""
         if thought:
             self._is_thinking = True
             self._thought += safe(text) if self.thoughts != "hide" else ""
@@ -138,7 +138,7 @@ class _Lines:
 
 
 def _parser() -> MarkdownIt:
-    # Everything that a model writes must be visible: no rule that drops text.
+    # Everything that a model writes must be visible: disable rules that drop text.
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
     return parser.disable(["reference", "image"])
 
@@ -157,7 +157,7 @@ class Blocks:
         """Text that does not belong to a finished block yet."""
 
     def push(self, text: str) -> None:
-        """More text."""
+        """Add text."""
         self.rest += text
 
     def take(self) -> list[str]:
@@ -200,7 +200,7 @@ class _Markdown(Markdown):
     elements = {**Markdown.elements, "heading_open": _Heading}  # noqa: RUF012
 
     def __init__(self, markup: str) -> None:
-        # Links show where they lead.
+        # Show the address of a link.
         super().__init__(markup, code_theme="ansi_dark", hyperlinks=False)
         self.parsed = [_with_line_breaks(token) for token in _parser().parse(markup)]
 

@@ -1,4 +1,4 @@
-"""``/set``: names and values as they are typed."""
+"""``/set``: parse names and values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["change", "names", "settings_lines"]
 
 _DEFAULT = ("default", "none")
 _OPTIONS = {name: each for name, each in ANSWER_OPTIONS.items() if each.flag is not None and name != "ignore_eos"}
-"""What is set for all answers."""
+"""Settings of all answers."""
 
 
 _EXAMPLES = {
@@ -57,7 +57,7 @@ _ESCAPE = re.compile(r"\\([\\ntr])")
 
 
 def names() -> list[str]:
-    """Return names of all settings."""
+    """Return the names of all settings."""
     return [*_OPTIONS, "thoughts"]
 
 

@@ -16,16 +16,16 @@ __all__ = ["came_back", "choice_lines", "counted", "memory_lines", "statistics_l
 
 _WIDEST_BAR = 30
 _SHOWN = 60
-"""Letters of a question."""
+"""The most letters of a question to show."""
 
 
 def counted(n: int, what: str) -> str:
-    """Return a number of things; the plural ends in s."""
+    """Return a number with a noun, whose plural ends in s."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def came_back(session: ChatSession, path: Path) -> str:
-    """Return what a conversation that was read from a file is about: how many questions, and the last one."""
+    """Return a line about a loaded conversation: the number of questions, and the last one."""
     asked = [message.content for message in session.messages if message.role == "user"]
     last = f"; the last: {shorten(one_line(' '.join(asked[-1].split())), _SHOWN, placeholder=' ...')}" if asked else ""
     return f"{counted(session.n_turns, 'question')} from {path}{last}"
@@ -84,7 +84,7 @@ def _rows(rows: dict[str, str]) -> list[str]:
 
 
 def choice_lines(model: ChatModel) -> list[str]:
-    """Return the output of ``/why``: what ``auto`` chose for the last answer, and what its rounds do here."""
+    """Return the output of ``/why``: the choices of ``auto`` for the last answer, and the measured rounds."""
     if not model.choices:
         return [f"speculation {model.mode} does not choose; --speculation auto does"]
     rows = {}

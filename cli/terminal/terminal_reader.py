@@ -1,4 +1,4 @@
-"""Messages typed on a terminal: a line editor with history, completion and windows that change their size."""
+"""Read messages on a terminal: a line editor with history and completion, for windows of any size."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TerminalReader:
             style=_STYLE,
             color_depth=None if color else ColorDepth.DEPTH_1_BIT,
             input=source,
-            # If answers go into a file, lines are typed on standard error.
+            # If answers go to a file, lines are edited on standard error.
             output=screen or create_output(always_prefer_tty=True),
         )
 
@@ -88,7 +88,7 @@ class TerminalReader:
 
 
 _UNDOABLE = 2048
-"""Characters of a line up to which each key that is typed can be undone: for each of them all of the text is kept."""
+"""Longest line whose keys can be undone one by one: each undo step stores the whole text."""
 
 
 def _keys() -> KeyBindings:
@@ -175,7 +175,7 @@ class CommandCompleter(Completer):
         self._paths = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Ways to complete the text before the cursor."""
+        """Yield completions of the text before the cursor."""
         text = document.text_before_cursor
         if not text.startswith("/") or text.startswith("//") or "\n" in text:
             return

@@ -1,4 +1,4 @@
-"""Conversations: sessions that remember what was said, as text and in the models' caches."""
+"""Conversations: sessions that keep their messages and the models' caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversation asks of a model."""
+"""The interface that a conversation needs of a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChatModel(Protocol):
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own distribution.
         ledger: who holds which bytes.
-        texts: whose texts lie in the target's cells.
+        texts: the texts in the target's cells.
     """
 
     mode: str
@@ -34,7 +34,7 @@ class ChatModel(Protocol):
 
     @property
     def n_ctx(self) -> int:
-        """The most tokens that it sees."""
+        """Size of the context in tokens."""
 
     @property
     def identity(self) -> str:
@@ -42,19 +42,19 @@ class ChatModel(Protocol):
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is reduced or dropped now because memory is scarce."""
+        """The reductions that apply now because memory is scarce."""
 
     @property
     def choices(self) -> Mapping[str, Choice]:
-        """What ``auto`` chose among, see ``TextModel``."""
+        """The choices of ``auto``, see ``TextModel``."""
 
     @property
     def decision(self) -> Decision | None:
-        """What ``auto`` decided last, see ``TextModel``."""
+        """The last decision of ``auto``, see ``TextModel``."""
 
     @property
     def profile(self) -> NumericsProfile:
-        """What rounds."""
+        """The numerics profile."""
 
     @property
     def prompts(self) -> PromptBuilder:
@@ -72,7 +72,7 @@ class ChatModel(Protocol):
         """
 
     def check_options(self, **options: Unpack[ReplyKeywords]) -> None:
-        """Raise if a reply cannot be asked for with these options.
+        """Raise if a reply cannot have these options.
 
         Raises:
             SettingsError: a value out of its range, an unknown name, or a grammar that is not valid.

@@ -1,4 +1,4 @@
-"""A conversation as it stands: its messages, and where they lie in tokens."""
+"""The state of a conversation: its messages, and their positions in tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Conversation", "Message", "Turn", "asked_together"]
 ROLES = ("system", "user", "assistant", "tool")
 
 _NOTHING: Mapping[str, Any] = {}
-"""What most messages have besides their text: one for all, since a program may hold many conversations."""
+"""Shared value of most messages' other fields, since a program may hold many conversations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class Message:
         content: its text; of an answer everything that the model wrote, thoughts and calls included.
         finish_reason: why an answer ended, see ``Reply``; empty for all others.
         attempt: how many answers to the same question were rejected before this one.
-        drawn: what the tokens of an answer do not tell of its draw, see ``Reply``.
+        drawn: state of an answer's sampler that its tokens do not determine, see ``Reply``.
         statistics: what speculation did for an answer and how long it took; two answers can be equal without.
         tool_calls: the functions that an answer calls.
         tool_call_id: the call that a tool's message is the result of.
@@ -60,12 +60,12 @@ class Message:
 
     @property
     def is_finished(self) -> bool:
-        """Whether an answer has reached its own end, so that there is nothing to continue."""
+        """Whether an answer is complete, so that it cannot be continued."""
         return self.finish_reason in ("eos", "stop")
 
     @property
     def asks(self) -> bool:
-        """Whether it wants an answer: a question, or the result of a call."""
+        """Whether the message expects an answer: a question, or the result of a call."""
         return self.role == "user" or (self.role == "tool" and bool(self.tool_call_id))
 
     @property
@@ -75,7 +75,7 @@ class Message:
 
     @property
     def thought(self) -> str:
-        """What the model thought before it answered; empty if nothing."""
+        """The thought before the answer; empty if there is none."""
         return self._without_calls.get("reasoning_content", "") if self.tool_calls else thought_of(self.content)
 
     @property
@@ -83,7 +83,7 @@ class Message:
         return without_calls(self.content, self.tool_calls, is_cut=not self.is_finished)
 
     def for_template(self) -> dict[str, Any]:
-        """Return what a chat template gets. What becomes of thoughts is up to the template."""
+        """Return the message for a chat template, which decides about thoughts."""
         if self.role == "tool" and self.tool_call_id:
             return {"role": self.role, "content": self.content, "tool_call_id": self.tool_call_id}
         if self.tool_calls:
@@ -91,7 +91,7 @@ class Message:
             calls = [call.for_template() for call in self.tool_calls]
             return {**message, "content": message["content"] or "", "tool_calls": calls}
         if self.role == "assistant" and is_in_channels(self.content):
-            # The template of gpt-oss refuses its own marks.
+            # gpt-oss's template raises an error for its own marks.
             return {"role": self.role, "content": self.answer, "thinking": self.thought}
         own = own_marks(self.content) if self.role == "assistant" else ()
         return {"role": self.role, "content": WrittenText.of(self.content, own) if own else self.content}
@@ -132,7 +132,7 @@ class Message:
 
 
 def asked_together(messages: Sequence[Message]) -> list[tuple[Message, ...]]:
-    """Return messages in groups: results of calls that follow one another are one, every other message is alone."""
+    """Return messages in groups: consecutive results of calls form one, every other message one of its own."""
     groups: list[tuple[Message, ...]] = []
     for message in messages:
         is_result = message.role == "tool" and message.asks
@@ -164,7 +164,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """Messages, and the tokens that they are rendered to.
+    """Messages and their rendered tokens.
 
     Attributes:
         messages: the system message, if there is one, then questions, answers, and results of calls.
@@ -201,25 +201,25 @@ class Conversation:
 
     @property
     def answer(self) -> Message | None:
-        """The answer to the last question."""
+        """The message that answers the last question."""
         return self.messages[-1] if self.turns and self.messages[-1].role == "assistant" else None
 
     @property
     def window(self) -> Window:
-        """What the model sees of it."""
-        # Results are not seen without their calls.
+        """The part of the conversation that the model sees."""
+        # The window must not separate results from their calls.
         return Window(self.head, self.seen_from, [turn.start for turn in self.turns if self._is_question(turn)])
 
     @property
     def n_questions(self) -> int:
-        """How many questions were asked."""
+        """The number of questions."""
         return sum(map(self._is_question, self.turns))
 
     def _is_question(self, turn: Turn) -> bool:
         return self.messages[turn.n_messages].role == "user"
 
     def undone(self) -> Conversation:
-        """As it was before the last question."""
+        """The conversation before the last question."""
         turn = self.last_turn
         before = Conversation(messages=self.messages[: turn.n_messages])
         if len(self.turns) == 1:
@@ -233,7 +233,7 @@ class Conversation:
         )
 
     def answered(self, message: Message, tokens: Sequence[int], window: Window) -> Conversation:
-        """With an answer; ``tokens`` are those of the whole conversation."""
+        """Return the conversation with an answer; ``tokens`` are those of the whole conversation."""
         return replace(self, messages=(*self.messages, message), tokens=tokens, seen_from=window.start)
 
     def to_json(self) -> dict[str, Any]:

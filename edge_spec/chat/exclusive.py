@@ -1,4 +1,4 @@
-"""One process at a time writes a file."""
+"""Let one process at a time write a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Stamp", "exclusive", "stamp_of"]
 Stamp = tuple[int, int, int]
 
 _NOT_THROUGH_LINKS = getattr(os, "O_NOFOLLOW", 0)
-"""A lock that somebody else made a link would make an empty file where it leads."""
+"""Do not follow links: a lock that somebody else made a link would create an empty file at its target."""
 
 
 def stamp_of(path: Path | None) -> Stamp | None:
@@ -29,7 +29,7 @@ def stamp_of(path: Path | None) -> Stamp | None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold ``path`` against other processes that ask for it here: what was read of it still holds when it is written.
+    """Lock ``path`` against other processes, so that it does not change between reading and writing.
 
     The lock is a file next to ``path``, which the system releases if the process is killed.
 
@@ -41,14 +41,14 @@ def exclusive(path: Path) -> Iterator[None]:
     try:
         handle = _locked(lock)
     except OSError as error:
-        # The user knows the file, not its lock.
+        # Name the file, not its lock, which users do not know.
         error.filename = os.fspath(path)
         raise
     try:
         yield
     finally:
         if sys.platform == "win32":
-            # An open file cannot be removed there, and one that another process waits for cannot either.
+            # Windows cannot remove an open file, nor one that another process waits for.
             os.close(handle)
             with suppress(OSError):
                 lock.unlink()
@@ -69,7 +69,7 @@ def _locked(lock: Path) -> int:
                 return handle
         except FileNotFoundError:
             pass
-        # Its previous owner has removed it: another file has this name now, or none.
+        # The previous owner has removed the lock: another file has this name now, or none.
         os.close(handle)
 
 

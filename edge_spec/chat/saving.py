@@ -1,8 +1,8 @@
-"""Conversations as files.
+"""Save and load conversations as files.
 
-A file is a ZIP archive, whose checksums reveal damage: ``conversation.json`` holds the text and its places in tokens,
-``caches/NAME`` what the model NAME had in its cache. Caches that are damaged, or of another model or other settings of
-an engine, are ignored, and the text is read again.
+A file is a ZIP archive, whose checksums reveal damage: ``conversation.json`` holds the text and its positions in
+tokens, ``caches/NAME`` what the model NAME had in its cache. Caches that are damaged, or of another model or other
+settings of an engine, are ignored, and the text is read again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ VERSION = 1
 _FORMAT = "edge-spec conversation"
 _TEXT, _CACHES = "conversation.json", "caches/"
 _SMALL_TEXT_BYTES = 1 << 18
-"""A conversation that takes no more than the reserve of the budget has room for."""
+"""A conversation of this size fits the reserve of the budget."""
 
 _LARGEST_TEXT_BYTES = 64 << 20
 _MEMORY_PER_BYTE = 48
-"""What a byte of JSON takes in memory at most, once it is read."""
+"""The most memory that a byte of JSON takes once it is parsed."""
 
 _CHUNK_BYTES = 1 << 20
 _READ_AGAIN = "the conversation is read again"
@@ -76,10 +76,10 @@ def save(
 
 
 def _require_conversation(path: Path) -> None:
-    """Refuse to replace a file that holds something else.
+    """Raise if the file exists and is not a conversation.
 
     Raises:
-        StateError: it does.
+        StateError: the file holds something else.
     """
     with suppress(OSError):
         if not path.is_file() or not path.stat().st_size:
@@ -91,7 +91,7 @@ def _require_conversation(path: Path) -> None:
 
 
 def restore(kind: Callable[..., Any], model: ChatModel, path: StrPath, on_notice: Callable[[str], object]) -> Any:
-    """Return the conversation in a file, of the class ``ChatSession`` or one derived from it; see its ``load``."""
+    """Return the conversation in a file, of the class ``ChatSession`` or one derived from it; see ``load`` there."""
     record = read_record(path, model)
     try:
         messages = [Message.from_json(message) for message in record["messages"]]
@@ -125,7 +125,7 @@ def restore(kind: Callable[..., Any], model: ChatModel, path: StrPath, on_notice
 
 
 def read_record(path: StrPath, model: ChatModel) -> dict[str, Any]:
-    """Return everything in a file but the caches.
+    """Return the record in a file, without the caches.
 
     Raises:
         StateError: it is damaged, not a conversation, or too large for the memory. OSError: it cannot be opened.
@@ -161,7 +161,7 @@ def _record_in(file: BinaryIO, model: ChatModel) -> Any:
 
 
 def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
-    """Return the caches; None if they are damaged, or do not fit the memory."""
+    """Return the saved caches; None if they are damaged, or do not fit the memory."""
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
@@ -169,7 +169,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
             cache = model.texts.cache
             if sum(sizes) > cache.limit_bytes:
                 return None
-            # All of them, and one twice while its chunks are joined.
+            # The sum of all caches, and one twice while its chunks are joined.
             needed = sum(sizes) + max(sizes, default=0) + _CHUNK_BYTES
             with cache.ledger.lend("sessions", "caches from a file", needed) as took:
                 took(needed)
@@ -179,7 +179,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return an entry, read in chunks: in one piece, it would be in memory three times."""
+    """Return an entry. Read it in chunks: in one piece, it would be in memory three times."""
     with archive.open(entry) as file:
         return b"".join(iter(lambda: file.read(_CHUNK_BYTES), b""))
 

@@ -35,7 +35,7 @@ _READ_AGAIN = (
 
 
 class ChatKeywords(AnswerKeywords, total=False):
-    """What ``TextModel.chat`` takes beside the system message; see ``ChatSession``."""
+    """The keyword arguments of ``TextModel.chat`` beside the system message; see ``ChatSession``."""
 
     messages: Iterable[Message | Mapping[str, Any]]
     on_notice: Callable[[str], object]
@@ -44,7 +44,7 @@ class ChatKeywords(AnswerKeywords, total=False):
 
 
 class ChatSession:
-    """Remembers what was said. One answer is written at a time, each a ``Reply``.
+    """A conversation with a model. It writes one answer at a time, each a ``Reply``.
 
     The models do not read again what they have read: the next answer begins as soon as they have read the new text. Any
     number of sessions share one model; those that wait keep what was read, while memory has room. When a conversation
@@ -57,14 +57,14 @@ class ChatSession:
         model: what answers.
         system: the system message.
         messages: a conversation to continue.
-        on_notice: called with what the reader should know, in a sentence; also in ``notices`` of a reply.
+        on_notice: called with each notice, a sentence; a reply has them in ``notices``, too.
         on_progress: called with how much of the conversation has been read for an answer, see ``TextModel.generate``.
         template_options: further names for the model's chat template, such as ``tools`` or ``enable_thinking``.
         **options: defaults for every answer, see ``TextModel.generate``.
 
     Attributes:
-        was_read: the models have read it, so that reading it again deserves a notice.
-        departs: answers may differ from those of the same conversation undisturbed; their identity is ``rounding``.
+        was_read: the models have read the conversation, so reading it again deserves a notice.
+        departs: answers may differ from those of the undisturbed conversation; their identity is ``rounding``.
         moves: starts of the window after each shift that the cached cells went through, ascending; see ``Window``.
 
     Raises:
@@ -104,12 +104,12 @@ class ChatSession:
 
     @property
     def model(self) -> ChatModel:
-        """What answers."""
+        """The model that answers."""
         return self._model
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All that was said, the system message included."""
+        """All messages, the system message included."""
         return self._conversation.messages
 
     @property
@@ -129,7 +129,7 @@ class ChatSession:
 
     @property
     def n_seen(self) -> int:
-        """Tokens of it that the model sees: what the context holds."""
+        """Tokens of the conversation that the model sees."""
         return max(self.n_tokens - self._conversation.window.n_forgotten, 0)
 
     @property
@@ -138,7 +138,7 @@ class ChatSession:
         return self._conversation.n_questions
 
     def set(self, **options: Any) -> None:
-        """Change settings of the answers to come; None brings a default back.
+        """Change settings of later answers; None restores a default.
 
         Raises:
             SettingsError: a value is out of its range, or there is no such setting; nothing is changed.
@@ -161,7 +161,7 @@ class ChatSession:
             self._start_again([*first, *self.messages[self._conversation.system is not None :]])
 
     def send(self, text: str | Sequence[Mapping[str, Any]], **options: Unpack[AnswerKeywords]) -> Reply:
-        """Say something; the reply is the answer, to be iterated over.
+        """Send a message and return the answer, a reply to iterate over.
 
         Args:
             text: what to say; or, if the last answer calls tools, the result of each call: ``call.result(...)`` for
@@ -177,7 +177,7 @@ class ChatSession:
             return self._ask(self._conversation, text, options)
 
     def edit(self, text: str | Sequence[Mapping[str, Any]], **options: Unpack[AnswerKeywords]) -> Reply:
-        """Say the last thing differently; see ``send``.
+        """Replace the last message; see ``send``.
 
         Raises:
             SettingsError: nothing was said. UnfinishedReply: an answer is being written.
@@ -188,10 +188,10 @@ class ChatSession:
             return self._ask(self._conversation.undone(), text, options)
 
     def retry(self, **options: Unpack[AnswerKeywords]) -> Reply:
-        """Answer the last question again: a different draw.
+        """Answer the last question again with other noise.
 
         Raises:
-            SettingsError: there is none. UnfinishedReply: an answer is being written.
+            SettingsError: there is no question. UnfinishedReply: an answer is being written.
         """
         with self._lock:
             self._require_idle()
@@ -201,7 +201,7 @@ class ChatSession:
             return self._answer(asked, new, (), options)
 
     def continue_answer(self, **options: Unpack[AnswerKeywords]) -> Reply:
-        """Continue an answer that was cancelled or reached its token limit; the reply's text is what is new.
+        """Continue an answer that was cancelled or reached its token limit; the reply's text is the new part.
 
         Raises:
             SettingsError: there is no unfinished answer. UnfinishedReply: one is being written.
@@ -216,7 +216,7 @@ class ChatSession:
             return self._answer(replace(asked, seen_from=self._conversation.seen_from), answer, written, options)
 
     def undo(self) -> tuple[Message, ...]:
-        """Take the last question and its answer back; returns them.
+        """Remove the last question and its answer, and return them.
 
         Raises:
             SettingsError: nothing was said. UnfinishedReply: an answer is being written.
@@ -227,7 +227,7 @@ class ChatSession:
             return before.messages[len(self.messages) :]
 
     def clear(self) -> None:
-        """Forget everything but the system message and the settings.
+        """Remove all messages but the system message; keep the settings.
 
         Raises:
             UnfinishedReply: an answer is being written.
@@ -237,7 +237,7 @@ class ChatSession:
             self._start_again(self.messages[: self._conversation.system is not None])
 
     def close(self) -> None:
-        """Cancel an answer that is being written, and forget the caches; the model stays open."""
+        """Cancel an answer that is being written, and drop the caches; the model stays open."""
         reply = self._last_reply()
         if reply is not None:
             reply.close()
@@ -286,14 +286,14 @@ class ChatSession:
         return session
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the caches, as plain values."""
+        """Return the conversation without caches, as plain values."""
         with self._lock:
             conversation, template_options = self._conversation.to_json(), self._tokenizer.template_options
             caches = {"was_read": self.was_read, "departs": self.departs, "moves": list(self.moves)}
             return {**conversation, **caches, "options": self._options, "template_options": template_options}
 
     def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None, *, departs: bool) -> None:
-        """Take tokens and places over from ``to_json`` of a session with the same messages and vocabulary.
+        """Take over tokens and positions from ``to_json`` of a session with the same messages and vocabulary.
 
         Args:
             departs: the caches could not be used, of which a notice has been given.
@@ -306,7 +306,7 @@ class ChatSession:
             known(turn["rest"])
         with self._lock:
             self._conversation = self._conversation.located(values, known(values["tokens"]))
-            # Earlier versions did not say.
+            # Absent in files of earlier versions.
             window = self._conversation.window
             self.moves = tuple(map(int, values.get("moves", window.moved)))
             was_read = values.get("was_read", bool(values["turns"])) is True
@@ -330,7 +330,7 @@ class ChatSession:
         self.moves = ()
 
     def _shown(self, options: Mapping[str, Any]) -> Sequence[Tool]:
-        """Return the functions that the model is shown."""
+        """Return the functions to show to the model."""
         return callable_functions(options.get("tools"), options.get("tool_choice", "auto"))[0]
 
     def _ask(self, before: Conversation, text: str | Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Reply:
@@ -362,10 +362,10 @@ class ChatSession:
 
 
 def _results(answer: Message | None, given: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Return the results of an answer's calls, in the order of the calls.
+    """Return one result for each call of an answer, in the order of the calls.
 
     Raises:
-        PromptError: they are not one for each.
+        PromptError: a call has no result or several, or a result has no call.
     """
     if not isinstance(given, list | tuple):
         raise PromptError(
@@ -385,7 +385,7 @@ def _results(answer: Message | None, given: Sequence[Mapping[str, Any]]) -> list
 
 
 class _Answer(Context):
-    """Moves the window while the answer to a conversation's last question is written, and then keeps the answer.
+    """Moves the window while an answer is being written, and then records the answer.
 
     However the reply ends, what was written becomes the answer: it is also the reply's ``Recorder``.
 
@@ -419,7 +419,7 @@ class _Answer(Context):
 
     def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
         if self._window.n_forgotten or self._window.fit(len(text), kept.model.n_ctx) is not None:
-            # What is moved must be what this conversation has read, or nothing: another text's cells are not.
+            # Move only cells that this conversation has read, never those of another text.
             twin, n = None, 0
         return super().enter(kept, owner, text, twin, n)
 
@@ -435,7 +435,7 @@ class _Answer(Context):
         elif not resumed:
             speculator.forget()
         if not resumed:
-            # Cells that were moved, or would be now, have bits that reading does not give.
+            # Cells that were moved, or would be now, have other bits than reading the text again.
             is_same = self.shares and start is None and speculator.model.capabilities.reuse_step == 1
             if session.was_read and not is_same:
                 notice(_READ_AGAIN, departs=True)
@@ -473,7 +473,7 @@ class _Answer(Context):
 
     def _move(self, speculator: Speculator, start: int, notice: Notice) -> None:
         head, forgotten = self._window.head, start - self._window.start
-        # What is asked again finds the caches moved already.
+        # A retry finds the caches already moved.
         if start not in self.session.moves:
             if head + forgotten < len(speculator.text):
                 speculator.cut(head, head + forgotten)

@@ -1,4 +1,4 @@
-"""Conversations in tokens, as the model's chat template writes them."""
+"""Tokenize conversations as the model's chat template renders them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ConversationTokenizer:
     def __init__(self, model: ChatModel, template_options: Mapping[str, Any]) -> None:
         self._model = model
         self.template_options = dict(template_options)
-        # What the last conversation began with, and how many tokens that takes.
+        # The head of the last conversation, and its number of tokens.
         self._begins_with: tuple[Message | None, list[dict[str, Any]]] = (None, [])
         self._n_head = 0
 
     def read(self, messages: Sequence[Message], functions: Sequence[Tool] = ()) -> Conversation:
-        """Return a conversation of these messages, as if they had been said one after the other.
+        """Return a conversation of these messages, as if they had been sent one after the other.
 
         Args:
             functions: that the model is shown.
@@ -72,7 +72,7 @@ class ConversationTokenizer:
         tokens, kept = continued(prompts, conversation.tokens, text)
         head = self._head(conversation.system, functions)
         if conversation.turns and (head != conversation.head or kept < head):
-            # It begins otherwise, with other tools: its turns lie elsewhere.
+            # With other tools the beginning differs, so turns have other positions.
             conversation = self.read(conversation.messages, functions)
             tokens, kept = continued(prompts, conversation.tokens, text)
         before = conversation.tokens
@@ -88,10 +88,10 @@ class ConversationTokenizer:
         return replace(conversation, messages=messages, tokens=tokens, turns=(*conversation.turns, turn), head=head)
 
     def asked_again(self, conversation: Conversation, functions: Sequence[Tool] = ()) -> Conversation:
-        """Return the conversation as it was when its last question had been asked.
+        """Return the conversation as it was after its last question.
 
         Raises:
-            SettingsError: there was none.
+            SettingsError: there is no question.
         """
         asked = asked_together(conversation.messages[conversation.last_turn.n_messages :])[0]
         return self.ask(conversation.undone(), asked, functions)
@@ -153,7 +153,7 @@ def continued(prompts: PromptBuilder, before: Sequence[int], text: RenderedText)
     for n, token in enumerate(before):
         piece, is_control = prompts.spelling(token), prompts.is_control(token)
         end = place + len(piece)
-        # What a message only said is no control token, and the other way round.
+        # A control token and its name in a message are different tokens.
         as_written = controls.get(place) == end if is_control else controls.keys().isdisjoint(range(place, end))
         if raw[place:end] != piece or not as_written:
             # The texts differ from here on, for example because the answer ended at a stop string or another end token.

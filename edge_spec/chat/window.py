@@ -1,4 +1,4 @@
-"""Which part of a long conversation the model sees."""
+"""The part of a long conversation that the model sees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edge_spec.errors import PromptTooLong
 __all__ = ["Window"]
 
 _SINKS = 4
-"""So many first tokens always stay: attention relies on them (StreamingLLM, arXiv 2309.17453)."""
+"""Number of first tokens that always stay: attention relies on them (StreamingLLM, arXiv 2309.17453)."""
 
 
 class Window:
@@ -42,7 +42,7 @@ class Window:
         return (self.start,) if self.n_forgotten else ()
 
     def seen(self, tokens: Sequence[int]) -> list[int]:
-        """Return what the model sees of a conversation."""
+        """Return the tokens that the model sees."""
         return [*tokens[: self.head], *tokens[self.start :]]
 
     def fit(self, n_tokens: int, n_ctx: int) -> int | None:
@@ -64,7 +64,8 @@ class Window:
         return self._start_for(n_tokens, n_ctx, whole=None)
 
     def _start_for(self, n_tokens: int, n_ctx: int, *, whole: int | None) -> int:
-        """Return the first boundary that leaves half of the room free, else ``whole`` or a place inside a message."""
+        """Return the first boundary that leaves half of the room free, else ``whole`` or a position inside a
+        message."""
         first = n_tokens - (n_ctx - self.head) // 2
         place = bisect_left(self.boundaries, max(first, self.start + 1))
         if place < len(self.boundaries):

@@ -1,4 +1,4 @@
-"""All ways to run what was asked for, in the order in which they are preferred, and what each takes."""
+"""All configurations that can run a request, in order of preference, and the memory of each."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 STAGES = ("plain", "tables", "drafter", "hierarchy")
-"""What drafts, by what it costs in memory."""
+"""Kinds of drafting, by the memory that they need."""
 
 TOKEN_BYTES, DRAFT_TABLES, TEXT_CACHES = "bytes of tokens", "tables of the drafter", "caches of several texts"
-"""What a process holds besides its models."""
+"""Bytes that a process holds besides its models."""
 
 
 def stage_of(mode: Mode) -> str:
-    """Return what a mode needs memory for: one of ``STAGES``."""
+    """Return the kind of drafting of a mode: one of ``STAGES``."""
     if not mode.needs:
         return "plain" if mode.limit == 0 else "tables"
     return "hierarchy" if "intermediate" in mode.needs else "drafter"
@@ -44,7 +44,7 @@ def stage_of(mode: Mode) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One way to run.
+    """One configuration.
 
     Attributes:
         mode: how drafts are made.
@@ -53,8 +53,8 @@ class Candidate:
         models: the settings that each model is opened with, by role.
         parts: what each model takes, by role.
         base_bytes: what the process holds with or without models.
-        tables: what it holds besides the models: ``TOKEN_BYTES``, ``DRAFT_TABLES`` if there are any, and room for
-            ``TEXT_CACHES`` if that was asked for.
+        tables: the bytes that it holds besides the models: ``TOKEN_BYTES``, ``DRAFT_TABLES`` if there are any, and room
+            for ``TEXT_CACHES`` if that was asked for.
     """
 
     mode: Mode
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def stage(self) -> str:
-        """What drafts: one of ``STAGES``."""
+        """The kind of drafting: one of ``STAGES``."""
         return stage_of(self.mode)
 
     @property
@@ -82,17 +82,17 @@ class Candidate:
 
     @property
     def held_bytes(self) -> int:
-        """What is held while it runs."""
+        """Bytes held while it runs."""
         return self.base_bytes + sum(self.tables.values()) + sum(part.held_bytes for part in self.parts.values())
 
     @property
     def reading_bytes(self) -> int:
-        """What is needed besides while a prompt is read, by one model after the other."""
+        """Further bytes needed while the models read a prompt, one after the other."""
         return max((part.reading_bytes for part in self.parts.values()), default=0)
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is held at any time: while it runs, or while one of its models is loaded."""
+        """The most bytes held at any time: while it runs, or while one of its models is loaded."""
         held = most = self.base_bytes + sum(self.tables.values())
         for part in self.parts.values():
             most = max(most, held + part.loading_peak_bytes)
@@ -106,7 +106,7 @@ class Candidate:
 
     @property
     def choices(self) -> dict[str, str | int]:
-        """What was decided, for people: name -> value."""
+        """The choices for people: name -> value."""
         own = self.models["target"]
         return {
             "speculation": self.mode.name,
@@ -140,13 +140,13 @@ Engines = Mapping[str, Engine]
 
 
 class Estimates(ExitStack):
-    """Says what a candidate takes. A context manager: models without weights may be open meanwhile.
+    """Estimates the memory of a candidate. A context manager: models without weights may be open meanwhile.
 
     Args:
         files: by role.
         budget: what the process holds already, and what it may hold. Libraries are only asked about candidates that
             may fit it, since contexts can be of any size; without one about all.
-        n_texts: keep room for the caches of so many texts at once.
+        n_texts: number of texts whose caches must fit at once.
         rough: never ask a library about a candidate.
     """
 
@@ -161,12 +161,12 @@ class Estimates(ExitStack):
         self._estimators: dict[str, Estimator] = {}
 
     def up_to(self, n_bytes: int) -> Estimates:
-        """Return the same with another budget, which libraries are asked about."""
+        """Return the same estimates for another budget."""
         budget = replace(self._budget, budget_bytes=n_bytes) if self._budget is not None else None
         return Estimates(self._files, budget=budget, n_texts=self._n_texts, rough=self._rough)
 
     def candidate(self, mode: Mode, engines: Engines, settings: ModelSettings) -> Candidate:
-        """Return a way to run the target with these settings.
+        """Return the candidate that runs the target with these settings.
 
         Raises:
             SettingsError: a setting contradicts one of the models.
@@ -178,7 +178,7 @@ class Estimates(ExitStack):
         return self._candidate(mode, engines, settings, rough=False)
 
     def footprint(self, role: str, engine: Engine, own: ModelSettings, *, rough: bool = False) -> Footprint:
-        """Return what the model of a role takes with settings of its own."""
+        """Return the footprint of the model of a role with its own settings."""
         if engine.name not in self._estimators:
             self._estimators[engine.name] = self.enter_context(engine.estimator())
         estimator = self._estimators[engine.name]
@@ -215,28 +215,28 @@ class Estimates(ExitStack):
         )
 
     def _texts_bytes(self, engines: Engines, models: Mapping[str, ModelSettings]) -> int:
-        """Return what the texts take that there should be room for, in the target and in the drafters' models."""
+        """Return the bytes of the requested number of texts, in the target and in the drafters' models."""
         if self._n_texts == 1:
             return 0
         n_bytes = {
             role: engine.texts_bytes(self._files[role], models[role], self._n_texts) for role, engine in engines.items()
         }
-        # Where the target holds one text, its drafters do, too.
+        # If the target holds one text, its drafters hold one, too.
         return sum(n_bytes.values()) if n_bytes["target"] else 0
 
 
 def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidate]]:
-    """Ways to run a request in the order in which they are preferred, in groups.
+    """Yield the candidates for a request in order of preference, in groups.
 
     Those of a group differ in speed and memory, and in the text at most by rounding; the fastest comes first. Each
     group changes more of what was asked for than the one before: types of cached keys and values first, then the
     engine where that was left open, and last the context, since a shorter one forgets.
 
     Raises:
-        SettingsError: what was asked for contradicts a model.
+        SettingsError: the request contradicts a model.
     """
     for number, (engines, text) in enumerate(_texts(request)):
-        # What was asked for must be possible; smaller types of keys and values may not be for every model.
+        # Requested types must work; smaller types of keys and values need not work for every model.
         with suppress(*(SettingsError,) if number else ()):
             yield [
                 estimates.candidate(mode, engines, settings)
@@ -245,7 +245,7 @@ def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidat
 
 
 def smallest_of(every: Iterable[Candidate]) -> dict[str, Candidate]:
-    """Return those of some candidates that need least, by what they make possible."""
+    """Return the smallest of some candidates, by the kind of drafting that they allow."""
     found: dict[str, Candidate] = {}
     for candidate in every:
         for name in {"fits", candidate.stage} - {"plain"}:
@@ -255,7 +255,7 @@ def smallest_of(every: Iterable[Candidate]) -> dict[str, Candidate]:
 
 
 def frugal(request: Request, estimates: Estimates) -> list[Candidate]:
-    """Return ways to run a request with the smallest contexts and batches; plain decoding is among them.
+    """Return candidates with the smallest contexts and batches; plain decoding is among them.
 
     What the smallest of them need is the same, whatever the budget: guesses only say what libraries are asked about.
     """
@@ -279,7 +279,7 @@ def _frugal(request: Request, estimates: Estimates) -> Iterator[Candidate]:
 
 
 def _texts(request: Request) -> Iterator[tuple[Engines, ModelSettings]]:
-    """Engines and settings that make a difference to the text: as asked for, then with more and more changed."""
+    """Yield engines and settings that affect the text: first as requested, then with more and more changes."""
     for n_ctx in request.contexts():
         for engines in request.assignments():
             settings = replace(request.settings, n_ctx=n_ctx)
@@ -292,7 +292,7 @@ def _texts(request: Request) -> Iterator[tuple[Engines, ModelSettings]]:
 def _fastest_first(
     request: Request, engines: Engines, settings: ModelSettings, *, least: bool = False
 ) -> Iterator[tuple[Mode, ModelSettings]]:
-    """Ways to draft, and settings, that differ in speed and memory; only those of the smallest batch if ``least``.
+    """Yield modes and settings that differ in speed and memory; only those of the smallest batch if ``least``.
 
     No clock decides: batches and the layout of weights are part of the numerics profile, so the same command has to
     choose the same ones tomorrow. What slows every decode of the target comes last; its engine says what does, see
@@ -329,7 +329,7 @@ def _sizes(
 
 
 def _shared(parts: Mapping[str, Footprint], weights: Mapping[str, object]) -> dict[str, Footprint]:
-    """Footprints where models of the same weights hold them once."""
+    """Return footprints in which models with the same weights share them."""
     found: dict[str, Footprint] = {}
     for role, part in parts.items():
         if any(weights[other] == weights[role] for other in found):

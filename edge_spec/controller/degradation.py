@@ -1,4 +1,4 @@
-"""Memory degradation: a candidate that takes less is applied while memory is scarce, and a better one afterwards."""
+"""Memory degradation: apply a smaller candidate while memory is scarce, and a better one afterwards."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WORTH_BYTES = 1 << 18
 """Candidates that save less are passed over."""
 
 _SMALLER_MODELS = {"intermediate": "the intermediate model", "draft": "the drafter"}
-"""Those that can be dropped, by role, as notices call them."""
+"""Names in notices of the models that can be dropped, by role."""
 
 
 class Degradation(MemoryGuard):
-    """Looks at memory between two rounds, and between replies, and applies another candidate if it has to.
+    """Checks memory between rounds and between replies, and applies another candidate if necessary.
 
     The order of candidates is that of ``candidates()``. While memory is scarce, suspended conversations move to the
     disk, and then each step applies the next lower candidate: first those with the same text, then, with a notice,
@@ -35,8 +35,7 @@ class Degradation(MemoryGuard):
     not see the profile change gets its notice with the next reply.
 
     Args:
-        models: what is open.
-        request: what was asked for; settings that the user gave stay.
+        models: the open models. request: what was asked for; settings that the user gave stay.
         watch: looks at the system and at this process.
     """
 
@@ -47,7 +46,7 @@ class Degradation(MemoryGuard):
         self._patience = Patience(watch.clock)
         self._first = models.candidate
         self._first_profile = self._profile
-        # The profile that each conversation, or reply outside of one, wrote with last.
+        # The last profile of each conversation, or of each reply outside of one.
         self._known: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
         self._to_disk: Callable[[bool], bool] = models.session_cache.to_disk
         self._on_disk = False
@@ -57,11 +56,11 @@ class Degradation(MemoryGuard):
 
     @property
     def degradations(self) -> tuple[str, ...]:
-        """What is reduced now."""
+        """The reductions that apply now."""
         return tuple(reductions(self._first, self._models.candidate))
 
     def before_reply(self, reply: GuardedReply) -> bool:
-        """Tell a reply, before it reads its prompt, what has changed meanwhile; return whether there is a target."""
+        """Notify a reply of changes before it reads its prompt; return whether there is a target."""
         if self._models.is_lost and not self._models.recover():
             reply.notice("memory is scarce: the model could not be opened again")
             return False
@@ -73,11 +72,11 @@ class Degradation(MemoryGuard):
         return True
 
     def before_round(self, replies: Sequence[GuardedReply]) -> bool:
-        """Look at memory before a round; return whether the replies that are being written can continue."""
+        """Check memory before a round; return whether the active replies can continue."""
         return self._look(replies) and not self._models.is_lost
 
     def between_replies(self) -> None:
-        """Look at memory while no reply is being written; take only steps that leave the text as it is."""
+        """Check memory while no reply is active; take only steps that do not change the text."""
         self._look(())
 
     @property
@@ -85,7 +84,7 @@ class Degradation(MemoryGuard):
         return self._models.target.model.profile.name
 
     def _look(self, replies: Sequence[GuardedReply]) -> bool:
-        """Look at memory, if it is time, and take at most one step; return whether replies can continue."""
+        """Check memory if it is time, and take at most one step; return whether replies can continue."""
         seen = self._watch.scarcity()
         if seen is None:
             return True
@@ -104,7 +103,7 @@ class Degradation(MemoryGuard):
         if moved or any(self._apply(candidate, replies, sentence) for sentence, candidate in lower):
             self._patience.stepped_down()
             return True
-        # The next search waits as well: it would find nothing either.
+        # Delay the next search, which would find nothing either.
         self._patience.stepped_down()
         _tell(replies, "memory is scarce: the reply stops here", departs=False)
         return not replies
@@ -156,7 +155,7 @@ class Degradation(MemoryGuard):
         return same_text and drafts_change_nothing and self._first.mode.lossless
 
     def _lower(self, replies: Sequence[GuardedReply]) -> Iterator[Candidate]:
-        """Yield what takes less than what is open, best first.
+        """Yield candidates smaller than the open one, best first.
 
         Where there is no reply that could be told, only candidates that leave the text as it is.
         """
@@ -172,9 +171,9 @@ class Degradation(MemoryGuard):
                     yield candidate
 
     def _better(self, seen: PressureReading, replies: Sequence[GuardedReply]) -> Candidate | None:
-        """Return the best candidate with the same profile that there is room for, if it is better than what is open."""
+        """Return the best candidate with the same profile that fits, if it is better than the open one."""
         now, first = self._models.candidate, self._first
-        # Experts slow every token, so that they come back before drafters.
+        # Missing experts slow every token, so they return before drafters.
         settings = replace(now.settings, held_experts=first.settings.held_experts)
         better = self._modes[: self._modes.index(now.mode) + (settings != now.settings)]
         with Estimates(self._models.files, rough=True) as estimates:
@@ -190,7 +189,7 @@ class Degradation(MemoryGuard):
 
     @property
     def _modes(self) -> tuple[Mode, ...]:
-        """Ways to draft, best first."""
+        """The modes that can be used, best first."""
         return (self._first.mode, *fallbacks(self._first.mode))
 
     def _candidates(
@@ -221,7 +220,7 @@ def _tell(replies: Iterable[GuardedReply], sentence: str, *, departs: bool) -> N
 
 
 def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
-    """Yield what one candidate has and the next one lacks, a clause each."""
+    """Yield a clause for everything that one candidate has and the next one lacks."""
     for role, what in _SMALLER_MODELS.items():
         if role in before.models and role not in after.models:
             yield f"{what} is dropped"
@@ -239,7 +238,7 @@ def reductions(before: Candidate, after: Candidate) -> Iterator[str]:
 
 
 def _restorations(before: Candidate, after: Candidate) -> Iterator[str]:
-    """Yield what a candidate has that another one with the same settings lacks."""
+    """Yield a clause for everything that a candidate has and another with the same settings lacks."""
     for role, what in _SMALLER_MODELS.items():
         if role in after.models and role not in before.models:
             yield f"{what} is back"

@@ -1,4 +1,4 @@
-"""Which drafter is taken where none is named, and whether a head on hidden states can draft."""
+"""Choose a drafter where none is named, and check whether a head on hidden states can draft."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from edge_spec.speculation.modes import Mode
 __all__ = ["ReadFile", "check_head", "own_drafter", "own_intermediate"]
 
 ReadFile = Callable[[Path], ModelFile]
-"""Reads the header of a file, see ``inspect``; one that remembers what it has read reads it once."""
+"""Reads the header of a file, see ``inspect``; implementations may cache."""
 
 
 def own_drafter(
     family: Family, target: ModelFile, engine: str, read_file: ReadFile = inspect
 ) -> tuple[Path | None, str]:
-    """Return the drafter of a model where none is named: the chosen one, the one made here, or its family's.
+    """Return the default drafter of a model: the chosen one, the one made here, or its family's.
 
     A head is passed over where its target does not give hidden states, and that of a family whose target is another
     file than the one that taught it.
@@ -47,14 +47,14 @@ def own_drafter(
 
 
 def own_intermediate(family: Family, draft: Path | None, read_file: ReadFile = inspect) -> Path | None:
-    """Return the intermediate model of a family; None if it has none, or the drafter is a head on another model."""
+    """Return a family's intermediate model; None if it has none, or if the drafter is a head on another model."""
     if draft is None or family.intermediate is None or not is_own_head(read_file(draft)):
         return family.intermediate
     return family.intermediate if reads(read_file(draft), read_file(family.intermediate)) else None
 
 
 def verifier_of(files: Mapping[str, ModelFile]) -> str:
-    """Return the role of the model that verifies what the drafter of some files drafts.
+    """Return the role of the model that verifies the drafter's drafts.
 
     With an intermediate model that is this one, but for a head, which drafts for the model that it reads.
     """
@@ -65,14 +65,14 @@ def verifier_of(files: Mapping[str, ModelFile]) -> str:
 
 
 def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, engine: str) -> None:
-    """Refuse a head that cannot draft.
+    """Raise if a head cannot draft.
 
     Args:
         files: of the smaller models, by role.
         engine: as asked for.
 
     Raises:
-        SettingsError: it should draft for an intermediate model.
+        SettingsError: it was requested to draft for an intermediate model.
         UnsupportedModel: the target does not give hidden states.
     """
     if "draft" not in files:
@@ -93,7 +93,7 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
 
 
 def _why_not(file: ModelFile, target: ModelFile, engine: str) -> str | None:
-    """Return why a file cannot draft for a target on any of the engines that run it; None if it can on one of them."""
+    """Return why a file cannot draft for a target on any of its engines; None if it can on one."""
     asked = engines() if engine == AUTO else [engine_of(engine)]
     able = usable(asked) or asked
     reasons = [

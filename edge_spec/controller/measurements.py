@@ -1,7 +1,7 @@
 """Records of measurements on this device, kept from run to run: speed-ups of drafts, and what drafters learned.
 
-None of it changes a token, and no choice that the numerics profile names depends on it: drafts that are chosen
-differently are verified all the same.
+None of it changes a token, and no choice that the numerics profile names depends on it: drafts are verified whichever
+drafter is chosen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ in the README reach some 5 % to either side."""
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """What a way to draft has brought on this device.
+    """The measured speed-up of a mode on this device.
 
     Attributes:
         speed_up: tokens per second over those of plain decoding.
@@ -57,12 +57,12 @@ class Gain:
 
     @property
     def is_sure(self) -> bool:
-        """Whether drafts have changed the speed for sure; else it may have been that of the machine."""
+        """Whether the interval excludes 1, so that drafts changed the speed."""
         return self.drafted > 0 and not self.low <= 1 <= self.high
 
     @property
     def pays(self) -> bool:
-        """Whether it is worth its memory."""
+        """Whether the mode is worth its memory."""
         return self.is_sure and self.speed_up >= 1 + _LEAST
 
 
@@ -71,7 +71,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("drafted", "rounds"), partial(whole, least=1)),
     "mode": str,
 }
-"""What is kept of a gain, and what reads it."""
+"""The fields of a gain that are kept, and what reads each."""
 
 
 class Measurements:
@@ -90,28 +90,28 @@ class Measurements:
         self._files = files
 
     def recall(self, candidate: Candidate, learners: Mapping[str, Chooser]) -> None:
-        """Let the learners of a candidate begin with what was kept of them."""
+        """Initialize the learners of a candidate with their stored state."""
         learned = self._entry(candidate, _LEARNED)
         for name, learner in learners.items():
             if name in learned:
-                # A record that is damaged is worth less than one that is missing, and no reason to fail.
+                # A damaged record counts as missing.
                 with suppress(*BAD_RECORD):
                     learner.recall(learned[name])
 
     def keep(self, candidate: Candidate, learners: Mapping[str, Chooser]) -> None:
-        """Keep what the learners of a candidate have learned."""
+        """Store the state of the learners of a candidate."""
         learned = {name: learner.as_json() for name, learner in learners.items() if learner.has_learned}
         if learned:
             content = self._entry(candidate, _LEARNED) | learned
             self._write(candidate, entry=_LEARNED, content=content)
 
     def keep_gain(self, candidate: Candidate, gain: Gain) -> None:
-        """Keep what ``bench`` or ``pair`` has measured of a mode with a candidate's models."""
+        """Store the speed-up that ``bench`` or ``pair`` has measured for a candidate."""
         content = self._entry(candidate, _GAINS) | {gain.mode: vars(gain)}
         self._write(candidate, entry=_GAINS, content=content)
 
     def gain(self, candidate: Candidate) -> Gain | None:
-        """Return the best that drafts of a candidate's models have brought here; None where that was not measured.
+        """Return the best speed-up measured for a candidate's models; None if there is none.
 
         ``bench`` and ``pair`` measure it, in turns with plain decoding. Use alone shows what drafts brought, but not
         what the machine did meanwhile.

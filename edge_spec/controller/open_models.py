@@ -1,4 +1,4 @@
-"""The models that work together on one text, as a candidate wants them."""
+"""Open, exchange and close the models of a candidate."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from edge_spec.tokens.tokenizer import FileTokenizer
 __all__ = ["FAILURES", "OpenModels"]
 
 FAILURES = (EdgeSpecError, MemoryError, OSError)
-"""What comes of too little memory, as far as it can be told."""
+"""Errors that may be caused by too little memory."""
 
 _COPIES = 3
-"""How often a target's saved cache is in memory while it is read back: engines copy it once or twice."""
+"""Copies of a target's saved cache in memory while it is read back: engines copy it once or twice."""
 
 _HINT = Sentence("raise {memory}, or use a smaller {n_ctx} or another {speculation}")
 
 
 class OpenModels:
-    """The target, the smaller models and the drafter of a candidate, which are opened at once.
+    """The open target, smaller models and drafter of a candidate.
 
     Attributes:
         candidate: what is open, or was, where the target could not be opened again.
@@ -86,10 +86,10 @@ class OpenModels:
         self._openers = openers
         self._models: dict[str, LanguageModel] = {}
         self._reads_target: set[str] = set()
-        # What is open: the target's engine and settings, and the mode of the drafter.
+        # The open configuration: the target's engine and settings, and the mode of the drafter.
         self._opened: tuple[Engine, ModelSettings] | None = self._target_of(first)
         self._mode: Mode | None = None
-        # What learns in the drafter that is open, and the candidate that it belongs to.
+        # The learners in the open drafter, and their candidate.
         self._measurements = measurements or Measurements(None, files)
         self._learning: tuple[Candidate, dict[str, Chooser]] | None = None
         self._cells: list[tuple[Speculator, CachesOnDisk]] = []
@@ -104,9 +104,9 @@ class OpenModels:
             raise
 
     def apply(self, candidate: Candidate) -> None:
-        """Open, close or reopen what differs between what is open and what is wanted.
+        """Open, close or reopen the models in which a candidate differs from the open one.
 
-        To be called between two rounds. Nothing is read here: what a reopened context lacks of the text, the next
+        To be called between two rounds. Nothing is read here: tokens that a reopened context lacks are read by the next
         decode begins with.
 
         Raises:
@@ -121,16 +121,16 @@ class OpenModels:
                 self._go_to(was)
             raise
         finally:
-            # What an attempt took would else stay with this process.
+            # Else the memory of a failed attempt would stay with this process.
             trim_heap()
 
     @property
     def is_lost(self) -> bool:
-        """Whether the target is closed because it could not be opened again."""
+        """Whether the target is closed because reopening it failed."""
         return self._opened is None
 
     def recover(self) -> bool:
-        """Open a lost target as it was; whether there is one now. Its cache is empty then."""
+        """Reopen a lost target with an empty cache; return whether it is open."""
         if self.is_lost:
             self._cells.clear()
             with suppress(*FAILURES):
@@ -145,7 +145,7 @@ class OpenModels:
         return tokenizer
 
     def keep_gain(self, gain: Gain) -> None:
-        """Remember what drafts of the open models have brought."""
+        """Store the speed-up of the open models."""
         self._measurements.keep_gain(self.candidate, gain)
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class OpenModels:
             opener.close()
         self.ledger.retire()
 
-    # Going from one candidate to another.
+    # Change from one candidate to another.
 
     def _go_to(self, candidate: Candidate) -> None:
         if self._opened != self._target_of(candidate):
@@ -176,7 +176,7 @@ class OpenModels:
     def _target_of(self, candidate: Candidate) -> tuple[Engine, ModelSettings]:
         """Return the target's engine and settings.
 
-        What takes trees once takes them always, which costs next to nothing.
+        A target opened for trees keeps taking them, which costs little.
         """
         own = replace(candidate.models["target"], trees=self._first.mode.target_trees)
         return candidate.engines["target"], own
@@ -195,21 +195,21 @@ class OpenModels:
             self._restore_cells(*self._cells.pop(0))
 
     def _close_target(self, wanted: tuple[Engine, ModelSettings]) -> None:
-        """Close the target; its cells are kept if they mean the same in what is wanted, and fit."""
+        """Close the target; keep its cells if the wanted candidate can use them and they fit."""
         assert self._opened is not None
         engine, own = self._opened
         if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx, held_experts=wanted[1].held_experts)):
             for text in self.target.texts:
                 if 0 < len(text.text) < wanted[1].n_ctx:
                     text.settle()
-                    # In a file: two caches at once would take more memory than there was.
+                    # Save to a file: two caches at once would not fit the memory.
                     with suppress(*FAILURES), self.session_cache.suspended(text, drafters=False) as caches:
                         self._cells.append((text, self.session_cache.on_disk(caches)))
         self._opened = None
         self._close("target")
 
     def _restore_cells(self, text: Speculator, cells: CachesOnDisk) -> None:
-        """Fill the cells of a text in a target that means the same by them; leave them empty if that fails."""
+        """Restore the cells of a text in a target with the same numerics; leave them empty if that fails."""
         model = text.model
         try:
             self._claim_texts()
@@ -219,12 +219,12 @@ class OpenModels:
             model.rollback(0)
 
     def _claim_texts(self) -> None:
-        """Claim what texts take beyond the plan when another one gets its cells, until they are counted again."""
+        """Claim the memory of further texts beyond the plan when one gets cells."""
         pool, n_texts = self.target.pool, sum(text.model.n_past > 0 for text in self.target.texts)
         self.ledger.set(*TEXTS, n_texts * pool.text_bytes if pool is not None else 0)
 
     def _note_cut_short(self) -> None:
-        """Note that the target was not probed to the end, if so."""
+        """Add a note if the probe of the target was not completed."""
         if seconds := self.probed.cut_short_s:
             self._note(
                 f"calibrating {self.files['target'].path.name} has taken {seconds:.0f} s and was given up for now: "
@@ -237,7 +237,7 @@ class OpenModels:
             self.notes.append(sentence)
 
     def _usable(self, candidate: Candidate) -> Candidate:
-        """Return the candidate, without drafts where the target cannot verify them."""
+        """Return the candidate, without drafts if the target cannot verify them."""
         can, mode, why = self.target.model.capabilities, candidate.mode, ""
         if not mode.limit:
             return candidate
@@ -278,7 +278,7 @@ class OpenModels:
         self.target.change_drafter(None)
         self._mode = None
         self.ledger.release("process", DRAFT_TABLES)
-        # A drafter first: it may read what the intermediate model computes.
+        # Close the drafter first: it may read what the intermediate model computes.
         for role in sorted(self._models.keys() - {"target"}):
             self._close(role, keep_weights=role in keep)
 
@@ -303,7 +303,7 @@ class OpenModels:
         except BaseException as error:
             self.ledger.release(role)
             if isinstance(error, UnsupportedModel | BackendError | MemoryError):
-                # The library does not say that memory was the reason; what is left does.
+                # The library does not name memory as the reason, so compare with the bytes left.
                 what = f"{file.path.name} with a context of {own.n_ctx} tokens"
                 require(what, footprint.held_bytes, probe(), hint=_HINT)
             raise
@@ -330,7 +330,7 @@ class OpenModels:
 
 
 class _SmallerModels:
-    """What a mode builds its drafter from: models of a candidate, opened when they are first asked for."""
+    """The models from which a mode builds its drafter; each is opened when it is first requested."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class _SmallerModels:
         self._kept: dict[str, KeptTokens | None] = {}
 
     def remember(self, name: str, learner: Chooser) -> None:
-        """Note what learns; it is given what was learned before as soon as the whole drafter is built.
+        """Register a learner; it is given its stored state as soon as the whole drafter is built.
 
         What drafts for a further text learns together with what drafts for the first one.
         """

@@ -1,4 +1,4 @@
-"""What loading can be asked for: as keyword arguments, and checked."""
+"""The options of ``load``: as keyword arguments, and checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMALLER = "as `engine`"
 
 
 class LoadKeywords(TypedDict, total=False):
-    """What ``load`` can be asked for beside the model."""
+    """The keyword arguments of ``load`` beside the model."""
 
     draft: Annotated[StrPath | None, Option("The drafter.", shown="made or chosen for the model, else the family's")]
     intermediate: Annotated[
@@ -45,8 +45,8 @@ class LoadKeywords(TypedDict, total=False):
     engine: Annotated[
         str,
         Option(
-            "What runs the models. That is llama (llama.cpp), onnx (ONNX Runtime, on weights transcribed once), or "
-            "auto: ONNX Runtime where edge-spec's kernels are there and know the model, else llama.cpp; `notes` tell."
+            "What runs the models. llama is llama.cpp; onnx is ONNX Runtime, on weights transcribed once; auto is ONNX "
+            "Runtime if edge-spec's kernels are built and support the model, else llama.cpp, with a note."
         ),
     ]
     draft_engine: Annotated[str | None, Option("What runs the drafter.", shown=_SMALLER)]
@@ -62,23 +62,23 @@ class LoadKeywords(TypedDict, total=False):
     min_n_ctx: Annotated[
         int | None,
         Option(
-            "Instead of `n_ctx`: at least so many, and more, up to what the model was trained for, where the memory "
-            "has room. How many is part of the numerics profile.",
+            "Instead of `n_ctx`: the least tokens of context. More are used, up to what the model was trained for, if "
+            "they fit the memory. The number is part of the numerics profile.",
             flag="--ctx",
         ),
     ]
     texts: Annotated[
         int,
         python_option(
-            "Keep room in the memory for the caches of so many texts of `n_ctx` tokens at once, see `generate_many`."
+            "Keep room in the memory limit for the caches of this many texts of `n_ctx` tokens, see `generate_many`."
         ),
     ]
     memory: Annotated[
         str | int | None,
         Option(
-            "Memory limit, such as 2GiB. A number alone counts bytes. The process may hold so much: all memory of its "
-            "own, and the mapped weights, which decoding touches for every token. What was not asked for by name gives "
-            "way to fit it; `notes` tell. The default decides what is loaded and limits nothing afterwards.",
+            "Memory limit, such as 2GiB. A number alone counts bytes. It covers all private memory of the process, and "
+            "the mapped weights, which decoding reads for every token. Settings that you do not give are reduced to "
+            "fit it, with a note. The default decides what is loaded and is no limit afterwards.",
             shown=f"{SHARE[0] * 100 // SHARE[1]}% of what is free",
         ),
     ]
@@ -88,7 +88,7 @@ class LoadKeywords(TypedDict, total=False):
         int, Option("Threads, at most those of the processor; 0 for the number of cores.", flag="--threads")
     ]
     n_threads_batch: Annotated[
-        int, Option("Threads for reading prompts and verifying drafts; 0 for as many.", flag="--threads-batch")
+        int, Option("Threads for reading prompts and verifying drafts; 0 for the same number.", flag="--threads-batch")
     ]
     prefill_chunk: Annotated[int, python_option("Tokens per decode while a prompt is read.")]
     max_rows: Annotated[int, python_option("The most rows of one decode that returns logits.")]
@@ -101,29 +101,29 @@ class LoadKeywords(TypedDict, total=False):
     cache_dir: Annotated[
         Path | str | None,
         Option(
-            "Where transcribed models and what was found out about this device are kept; None for nowhere.",
+            "The folder for transcribed models and for measurements of this device; None to keep none.",
             shown="the user's cache",
         ),
     ]
-    on_wait: Annotated[Callable[[str], None], python_option("Called with a sentence that says what takes long.")]
+    on_wait: Annotated[Callable[[str], None], python_option("Called with a sentence about a step that takes long.")]
     on_progress: Annotated[
         Progress,
         python_option(
-            "Called with a stage, how much is done and how much there is in all; at its end they are equal. The stages "
-            "of a file are `transcribing`, where it has to be transcribed first, and `loading`, both counted in "
-            "bytes, and `calibrating`, counted in tokens, when it is first run so."
+            "Called with a stage, the amount done and the total; at the end of a stage they are equal. The stages "
+            "of a file are `transcribing`, if it has to be transcribed first, and `loading`, both counted in "
+            "bytes, and `calibrating`, counted in tokens, when a configuration first runs."
         ),
     ]
     watch: Annotated[
         PressureWatch | None,
-        python_option("Tells when memory gets scarce while it runs.", shown="looks at this computer"),
+        python_option("Checks whether memory is scarce while the model runs.", shown="watches this computer"),
     ]
     verbose: Annotated[bool, Option("Let llama.cpp's log through to standard error.", short="-v")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What loading is asked for, checked as far as that needs no file.
+    """The options of ``load``, checked as far as that needs no file.
 
     Attributes:
         model: the path or name of a model; None for the default one.
@@ -192,7 +192,7 @@ class LoadOptions:
 
     @property
     def folder(self) -> Path | None:
-        """Where things are kept between runs; None for nowhere."""
+        """The folder for caches between runs; None to keep none."""
         if self.cache_dir == "default":
             from platformdirs import user_cache_path
 
@@ -208,7 +208,7 @@ LOAD_OPTIONS = options_of(LoadKeywords, ModelSettings, LoadOptions)
 
 
 def require_n_ctx(name: str, n_ctx: object) -> None:
-    """Refuse a context without room for a prompt and a reply of a token each.
+    """Raise if a context has no room for a prompt and a reply of one token each.
 
     Raises:
         SettingsError: it is not a whole number, or too small.

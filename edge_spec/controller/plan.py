@@ -1,4 +1,4 @@
-"""Which of several ways to run fits a budget, and which of those is the best.
+"""Choose the best candidate that fits a budget.
 
 After SpecMemo (arXiv 2506.01986): what every candidate takes is known before anything is loaded, so the smallest
 budget at which each kind of speculation becomes possible is known as well.
@@ -34,7 +34,7 @@ __all__ = ["Plan", "choose", "make_plan", "measured", "notes_of", "outlook", "re
 
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
-    """Sentences about what differs from what was asked for."""
+    """Return sentences about the differences from the request."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for role, engine in chosen.engines.items():
         first = request.engines[role][0]
@@ -63,7 +63,7 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
         yield f"prompts are read {chunk} tokens at a time instead of {asked.prefill_chunk} {budget}"
     held, (n_experts, n_used) = chosen.settings.held_experts, request.target.experts
     if held:
-        # A token uses any of them equally often.
+        # Assume that tokens use all experts equally often.
         size = format_size(chosen.parts["target"].paged_bytes * n_used // n_experts)
         yield (
             f"of the {n_experts} experts of a layer {held} stay in memory {budget}; the others are read from the disk "
@@ -77,7 +77,7 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
 def refusal(
     request: Request, estimates: Estimates, error: BudgetExceeded, budget: Budget | None = None
 ) -> BudgetExceeded:
-    """Return the error for a request of which nothing fits, with what would fit.
+    """Return the error for a request that does not fit, with the changes that would.
 
     Args:
         budget: says which models the process holds already.
@@ -96,7 +96,7 @@ def refusal(
             "raise {memory}, the minimum is {size} ({shown})", size=format_size(fits.needed_bytes), shown=shown
         )
     if budget is not None and budget.loaded:
-        # Caches are planned for a full context, and need not all be there yet.
+        # Caches are planned for a full context but grow as they fill.
         told = " and ".join(f"{format_size(n_bytes)} for {name}" for name, n_bytes in budget.loaded)
         hint = Sentence(
             "{hint}; this process holds {held} already, up to {told}: {close()} what is not needed",
@@ -108,7 +108,7 @@ def refusal(
 
 
 def _nearest(request: Request, estimates: Estimates, budget_bytes: int) -> Candidate | None:
-    """Return what would fit if nothing but the files were fixed, speculating as requested if that does."""
+    """Return a candidate that fits if only the files are fixed, speculating as requested if that fits."""
     possible = [
         mode for mode in MODES.values() if set(mode.needs) <= request.files.keys() and mode not in request.modes
     ]
@@ -121,7 +121,7 @@ def _nearest(request: Request, estimates: Estimates, budget_bytes: int) -> Candi
 
 
 def _changes(request: Request, other: Candidate) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments that would have to be given instead to get another candidate, and their values."""
+    """Yield the arguments, with values, that would lead to another candidate."""
     asked, found = request.settings, other.settings
     if other.mode not in request.modes:
         yield "speculation", other.mode.name
@@ -139,7 +139,7 @@ def _changes(request: Request, other: Candidate) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What was chosen, and why; of ``plan`` also what can be said of it before anything is loaded.
+    """The chosen candidate, and why; of ``plan`` also its description before anything is loaded.
 
     Attributes:
         chosen: the way to run.
@@ -151,8 +151,8 @@ class Plan:
         profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
         gains: what each stage has brought on this device, where that was measured.
         pays: what needs least of the ways that pay, by stage, as far as that was measured.
-        disk_bytes: what is written to the disk before the chosen way first runs, beside the models' own files.
-        instead: what other engines would run in this budget, by their names, with more context or more that drafts.
+        disk_bytes: bytes written to the disk before the chosen candidate first runs.
+        instead: candidates of other engines in this budget with more context or more drafters, by engine.
     """
 
     chosen: Candidate
@@ -169,17 +169,17 @@ class Plan:
 
     @property
     def engine(self) -> str:
-        """What runs the target."""
+        """The engine that runs the target."""
         return self.chosen.engines["target"].name
 
     @property
     def thresholds(self) -> dict[str, int]:
-        """The smallest budget by what it makes possible; ``least`` says with which context and caches."""
+        """The smallest budget of each kind of drafting; ``least`` has their contexts and caches."""
         return {name: self.least[name].needed_bytes for name in ("fits", *STAGES[1:]) if name in self.least}
 
     @property
     def speed_ups(self) -> dict[str, float]:
-        """Tokens per second over those of plain decoding, by stage, where that was measured here and is sure."""
+        """Speed-ups over plain decoding, by stage, that were measured here with an interval that excludes 1."""
         return {stage: gain.speed_up for stage, gain in self.gains.items() if gain.is_sure}
 
     def ledger(self, name: str = "") -> Ledger:
@@ -197,7 +197,7 @@ class Plan:
 
 
 def outlook(request: Request, budget: Budget) -> tuple[Candidate, Candidate | None, int]:
-    """Return how models would run of which only the shapes are known; no library is asked.
+    """Return the plan for models of which only the shapes are known; no library is asked.
 
     Returns:
         The first choice, whatever it needs; what fits the budget, None if nothing does; and the smallest budget that
@@ -243,7 +243,7 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
 
 
 def measured(ways: Sequence[Candidate], measurements: Measurements) -> tuple[dict[str, Gain], dict[str, Candidate]]:
-    """Return what ways to draft have brought on this device, and what needs least of those that pay, both by stage."""
+    """Return the measured gains of ways to draft, and what needs least of those that pay, both by stage."""
     known = [(way, gain) for way in ways if way.mode.limit and (gain := measurements.gain(way)) is not None]
     gains: dict[str, Gain] = {}
     for way, gain in known:
@@ -291,7 +291,7 @@ def _why(chosen: Candidate, before: Sequence[Candidate], *, changed: bool) -> st
 
 
 def _with_more_experts(found: Plan, n_experts: int, estimates: Estimates) -> Plan:
-    """Return the same plan with as many more experts in memory as fit, where not all are."""
+    """Return the same plan with as many experts in memory as fit."""
     chosen, least = found.chosen, found.chosen.settings.held_experts
     if not least:
         return found
@@ -322,7 +322,7 @@ def _with_more_context(found: Plan, max_n_ctx: int, estimates: Estimates) -> Pla
 
 
 def _failures(request: Request, chosen: Candidate, openers: Mapping[Engine, Opener]) -> Iterator[tuple[str, str]]:
-    """Roles whose file cannot be prepared for the engine that was chosen, where there is another one, and why."""
+    """Prepare files; yield the roles for which that failed and another engine remains, with the reason."""
     for role, engine in chosen.engines.items():
         first, *others = request.engines[role]
         if others and engine is first and engine in openers:

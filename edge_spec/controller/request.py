@@ -1,4 +1,4 @@
-"""What is to be loaded, checked."""
+"""A checked request for models to load."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 __all__ = ["Request", "fallbacks", "given_roles", "request_of", "request_of_files"]
 
 _MIN_N_CTX = 256
-"""No context is made shorter than this for lack of memory."""
+"""The shortest context that is chosen for lack of memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is to be loaded.
+    """A request for models to load.
 
     Attributes:
         files: by role.
@@ -42,8 +42,8 @@ class Request:
         fixed: names of the settings that the user gave: these are never changed.
         modes: ways to speculate that are acceptable, best first.
         min_n_ctx: tokens of context that are the least.
-        max_n_ctx: tokens of context that memory to spare is used for; 0 for no more than in ``settings``.
-        n_texts: texts at once that there should be room for.
+        max_n_ctx: the most tokens of context if memory allows; 0 for no more than in ``settings``.
+        n_texts: number of texts whose caches must fit at once.
         draft_limit: tokens drafted per round; the mode's own if None.
         next_limit: called before every round for the most tokens to draft instead.
         notes: sentences that the user should know.
@@ -69,26 +69,26 @@ class Request:
 
     @property
     def min_rows(self) -> int:
-        """Rows of a decode that drafts of the length asked for need."""
+        """Rows of a decode that drafts of the requested length need."""
         return (self.draft_limit or 0) + 1
 
     def limit_of(self, mode: Mode) -> Callable[[], int]:
-        """Says how far to draft a reply in a mode."""
+        """Return the draft limit of a reply in a mode."""
         limit = self.draft_limit or mode.limit
         return self.next_limit or (lambda: limit)
 
     @property
     def in_question(self) -> tuple[Engine, ...]:
-        """All engines that may run any of them."""
+        """All engines that may run any of the files."""
         return tuple(dict.fromkeys(each for choices in self.engines.values() for each in choices))
 
     @property
     def readers(self) -> list[tuple[ModelFile, tuple[Engine, ...]]]:
-        """Every file, and the engines that may read it."""
+        """The engines that may read each file."""
         return [(file, self.engines[role]) for role, file in self.files.items()]
 
     def contexts(self) -> Iterator[int]:
-        """Sizes of the context, as asked for and then smaller and smaller."""
+        """Sizes of the context, as requested and then smaller and smaller."""
         n_ctx = self.settings.n_ctx
         yield n_ctx
         while n_ctx // 2 >= self.min_n_ctx:
@@ -108,7 +108,7 @@ class Request:
         why = why_not_draft((engines["target"],), self.target, mode)
         if why is not None or "draft" not in mode.needs:
             return why
-        # A small model drafts for whatever verifies it; a head for the one that it reads, if that is there.
+        # A small model drafts for its verifier; a head drafts for the model whose states it reads, if that is loaded.
         draft = self.files["draft"]
         verifier = verifier_of(self.files) if is_own_head(draft) else "target"
         if verifier not in ("target", *mode.needs):
@@ -137,7 +137,7 @@ class Request:
 
 
 def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
-    """Return what options of ``load`` ask for; only headers of files are read.
+    """Return the request that options of ``load`` describe; only headers of files are read.
 
     Args:
         read_file: reads them.
@@ -151,7 +151,7 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
 
 
 def request_of_files(files: Mapping[str, ModelFile], asked: LoadOptions) -> Request:
-    """Return what options of ``load`` ask of models that are not there, of which the headers are known.
+    """Return the request for models that are not downloaded, from their headers.
 
     Args:
         files: by role.
@@ -164,7 +164,7 @@ def request_of_files(files: Mapping[str, ModelFile], asked: LoadOptions) -> Requ
 
 
 def _request(asked: LoadOptions, mode: Mode, files: dict[str, ModelFile], *, notes: tuple[str, ...] = ()) -> Request:
-    """Return what is asked for of some files, by role."""
+    """Return the request for some files, by role."""
     target, limit = files["target"], asked.draft_limit
     wanted = asked.n_ctx or asked.min_n_ctx
     settings = settings_of(wanted or _n_ctx(target), asked.settings)
@@ -172,7 +172,7 @@ def _request(asked: LoadOptions, mode: Mode, files: dict[str, ModelFile], *, not
     why_plain = why_not_draft(chosen["target"][0], target, mode)
     plainly = ""
     if why_plain is not None:
-        # ``auto`` bears the name of the mode with the same models.
+        # The variant of ``auto`` has the name of the mode with the same models.
         name = asked.speculation if isinstance(asked.speculation, str) else mode.name
         plainly = Sentence("speculation {mode} is off: {why}", mode=repr(name), why=why_plain)
         mode, files, chosen = MODES["off"], {"target": target}, {"target": chosen["target"]}
@@ -195,7 +195,7 @@ def _request(asked: LoadOptions, mode: Mode, files: dict[str, ModelFile], *, not
 
 
 def _notes(target: ModelFile, settings: ModelSettings) -> Iterator[str]:
-    """Yield what the user should know of what cannot be as asked for."""
+    """Yield notes about parts of the request that cannot be fulfilled."""
     for name, n in zip(("n_threads", "n_threads_batch"), settings.threads, strict=True):
         if (asked := getattr(settings, name)) > n:
             yield Sentence(
@@ -211,7 +211,7 @@ def _notes(target: ModelFile, settings: ModelSettings) -> Iterator[str]:
 
 
 def _slow(files: Mapping[str, ModelFile], engines: Mapping[str, tuple[Engine, ...]]) -> Iterator[str]:
-    """Yield what runs slowly here, since no engine that would run it well is installed, and what helps."""
+    """Yield notes about models that run slowly because a better engine is not installed."""
     for role, choices in engines.items():
         why = choices[0].why_not_here(files[role])
         if why is not None:
@@ -222,7 +222,7 @@ def _slow(files: Mapping[str, ModelFile], engines: Mapping[str, tuple[Engine, ..
 
 
 def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> tuple[Mode, dict[str, ModelFile], str]:
-    """Return the way to speculate, the files that it needs, by role, and a sentence about them, or none.
+    """Return the mode, the files that it needs by role, and a sentence about them, or none.
 
     Raises:
         ModelFileError, VocabularyMismatch, SettingsError: see ``load``.
@@ -238,7 +238,7 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
     own, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
     between = own_intermediate(family, own, read_file) if intermediate is None else resolve(intermediate)
     if draft is None and own is not None and intermediate is not None and is_own_head(read_file(own)):
-        # Nobody asked for this head, and it drafts for the target alone.
+        # This head was not requested, and it drafts for the target alone.
         own = own if reads(read_file(own), read_file(resolve(intermediate))) else None
     paths = {"draft": own, "intermediate": between}
     roles = given_roles(paths["draft"], paths["intermediate"])
@@ -246,7 +246,7 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
     if not isinstance(mode, Mode):
         mode = mode_of(mode, given=roles)
     if asked.next_limit is not None:
-        # That alone says how far to draft: the mode as it is, not the variant of ``auto``.
+        # The limit alone decides how far to draft: use the mode itself, not the variant of ``auto``.
         mode = MODES.get(mode.name, mode)
     require_models(mode, roles)
     files = {role: read_file(path) for role in mode.needs if (path := paths[role]) is not None}
@@ -263,7 +263,7 @@ def given_roles(draft: StrPath | None, intermediate: StrPath | None) -> frozense
 
 
 def fallbacks(mode: Mode) -> tuple[Mode, ...]:
-    """Return what a mode can give way to, with fewer and fewer models, and at last without drafts."""
+    """Return the fallbacks of a mode, with fewer and fewer models, and at last without drafts."""
     given = set(mode.needs)
     found = []
     for role in ("intermediate", "draft"):
@@ -274,7 +274,7 @@ def fallbacks(mode: Mode) -> tuple[Mode, ...]:
 
 
 def why_not_draft(engines: Iterable[Engine], target: ModelFile, mode: Mode) -> str | None:
-    """Return why none of some engines can verify the drafts of a mode, as a clause; None if one may be able to."""
+    """Return why none of some engines can verify the drafts of a mode, as a clause; None if one may."""
     obstacles = [each.why_not_draft(target, trees=mode.target_trees) for each in engines] if mode.limit else [None]
     return None if None in obstacles else obstacles[0]
 
@@ -286,10 +286,10 @@ def _n_ctx(target: ModelFile, *, limit: bool = True) -> int:
 
 
 def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSettings) -> tuple[tuple[Engine, ...], str]:
-    """Return what may run a file, and why nothing that comes before it is among them.
+    """Return the engines that may run a file, and why preferred ones cannot.
 
     Raises:
-        UnsupportedModel: the engine that was asked for cannot run it. SettingsError: there is none of that name.
+        UnsupportedModel: the engine that was asked for cannot run it. SettingsError: no engine has that name.
     """
     name = asked.engine_of(role)
     if name is None:
@@ -318,22 +318,22 @@ def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSett
 def _refuse_unused(
     files: Mapping[str, ModelFile], engines: Mapping[str, tuple[Engine, ...]], settings: ModelSettings
 ) -> None:
-    """Refuse settings that change nothing on any of the engines in question.
+    """Raise if settings have no effect on any of the possible engines.
 
     Raises:
-        SettingsError: there are some.
+        SettingsError: some have no effect.
     """
     asked = {each for choices in engines.values() for each in choices}
     unused = sorted(frozenset.intersection(*(frozenset(each.unused(settings)) for each in asked)))
     if unused:
         name, titles = unused[0], " and ".join(sorted(each.title for each in asked))
-        # Of types of caches there is always another one that has an effect.
+        # One of the types of caches always has an effect.
         value = f"is {getattr(settings, name)!r}, which " if name in ("kv_k", "kv_v") else ""
         raise SettingsError(f"{value}has no effect on {titles}", argument=name, hint=_without(name, files, settings))
 
 
 def _without(name: str, files: Mapping[str, ModelFile], settings: ModelSettings) -> str:
-    """Return what helps where a setting has no effect, for a hint."""
+    """Return the hint for a setting without effect."""
     heed = [each for each in all_engines() if name not in each.unused(settings)]
     fit = [each for each in heed if any(each.why_not(file) is None for file in files.values())]
     if not fit:

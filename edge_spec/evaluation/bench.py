@@ -1,4 +1,4 @@
-"""Tokens per second of every way to speculate, side by side, and which is the best here."""
+"""Measure tokens per second of every mode, side by side, and find the best one here."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from edge_spec.speculation.statistics import Statistics
 __all__ = ["Speed", "Verdict", "bench", "keep_gain", "speed_of", "verdict_of"]
 
 _LEAST_PROMPTS, _LEAST_TOKENS = 3, 256
-"""What fewer of them have shown is not worth remembering."""
+"""Measurements over fewer prompts and tokens are not stored."""
 
 _ROLES = {"sequence": "draft", "tree": "draft", "hierarchy": "intermediate"}
-"""The models that drafters bear other names than."""
+"""The role of the model that drafts, by mode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """How fast one mode is.
+    """The measured speed of one mode.
 
     Attributes:
         tokens_per_s: median over the runs; reading prompts is not counted, everything else is.
@@ -75,7 +75,7 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Which way to speculate is the best for a model on this device.
+    """The best mode for a model on this device.
 
     Attributes:
         best: the fastest mode that was asked for by name; ``off`` if none is significantly faster than plain decoding.
@@ -88,7 +88,7 @@ class Verdict:
     same_text: bool
 
     def as_json(self) -> dict[str, Any]:
-        """For ``--json``: what there is to know of the best mode, its name as ``best``."""
+        """Return the values of the best mode for ``--json``, with its name as ``best``."""
         best = {("best" if name == "mode" else name): value for name, value in vars(self.best).items()}
         return {**best, "auto": self.auto.speed_up if self.auto is not None else None, "same_text": self.same_text}
 
@@ -105,7 +105,7 @@ def bench(
     on_run: Callable[[], None] = lambda: None,
     **generate: Any,
 ) -> Iterator[Speed]:
-    """Let all modes reply to the same prompts, after one run each to warm up.
+    """Measure replies of all modes to the same prompts, after one run each to warm up.
 
     For each prompt of each round the modes reply in a new random order, so that no mode always runs after the same one.
     The speed-up of each mode is remembered for plans.
@@ -140,7 +140,7 @@ def bench(
 
 
 def keep_gain(model: TextModel, speed: Speed, runs: Sequence[Reply], *, n_prompts: int) -> None:
-    """Remember for plans what a mode has brought, if it drafted, over enough replies to be worth it.
+    """Store the speed-up of a mode for plans, if it drafted, over enough replies.
 
     Args:
         runs: the replies that its speed was measured by.
@@ -154,7 +154,7 @@ def keep_gain(model: TextModel, speed: Speed, runs: Sequence[Reply], *, n_prompt
 
 
 def verdict_of(speeds: Sequence[Speed]) -> Verdict:
-    """Return which of the modes is the best. Where two are equally fast, the one that was timed first."""
+    """Return the verdict about the best mode; among equally fast ones the first."""
     by_mode = {speed.mode: speed for speed in speeds}
     named = [speed for speed in speeds if speed.mode not in ("off", "auto") and speed.interval[0] > 1]
     best = max(named, key=lambda speed: speed.speed_up, default=by_mode["off"])
@@ -164,7 +164,7 @@ def verdict_of(speeds: Sequence[Speed]) -> Verdict:
 def speed_of(
     mode: str, runs: Sequence[Reply], *, plain: Sequence[Reply], n_prompts: int = 0, categories: Sequence[str] = ()
 ) -> Speed:
-    """Return what replies of a mode tell against plain decoding of the same prompts, run by run.
+    """Return the speed of a mode against plain decoding of the same prompts, run by run.
 
     Args:
         runs, plain: replies to all prompts, then to all of them again, and so on.
@@ -209,7 +209,7 @@ def speed_of(
 
 
 def _share_of_limit(run: Statistics, plain: Statistics) -> float:
-    """Return which share of a run's time its rounds would have taken as rounds of plain decoding.
+    """Return the share of a run's time that its rounds would have taken as rounds of plain decoding.
 
     No round is faster without its further rows than plain decoding is: where that seems so, something slowed plain
     decoding meanwhile, and what the rounds took besides drafting stands for it. So the share cannot exceed 1.

@@ -1,4 +1,4 @@
-"""Comparison of every mode of speculation with plain decoding, token by token."""
+"""Compare every mode of speculation with plain decoding, token by token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure a measured speed-up is: what other prompts, and other runs of them, could have shown."""
+"""Intervals of measured speed-ups, over other prompts and other runs."""
 
 from __future__ import annotations
 

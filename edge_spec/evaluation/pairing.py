@@ -1,4 +1,4 @@
-"""Which drafter is the best for a model on this device: how often it is right, and what that is worth."""
+"""Find the best drafter for a model on this device, by acceptance and speed-up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TOLD", "best_of", "pairings"]
 Draft = TypeVar("Draft")
 
 TOLD = ("acceptance", "mean_length", "speed_up", "interval", "drafted", "tokens_per_s", "same_text")
-"""What is told and kept of a drafter's speed."""
+"""The fields of a drafter's speed that are printed and kept."""
 
 
 def pairings(
@@ -28,7 +28,7 @@ def pairings(
     seed: int = 1,
     remember: bool = True,
 ) -> Iterator[tuple[Draft, Speed]]:
-    """Try one drafter after the other. The target is open once at any time.
+    """Measure one drafter after the other. The target is open once at any time.
 
     Sequences are written once, to count what is accepted. Then the automatic mode and plain decoding, which is the same
     model with a limit of no drafts, write all prompts in turn.

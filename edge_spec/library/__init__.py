@@ -1,1 +1,1 @@
-"""Which models are on this computer, what they are, and what fits them."""
+"""Models on this computer: find, describe, download and pair them."""

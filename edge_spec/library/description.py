@@ -1,4 +1,4 @@
-"""What a model file is, told from its header alone: what runs it, and which smaller models can draft for it."""
+"""Describe a model file by its header alone: what runs it, and which smaller models can draft for it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from edge_spec.models.split_files import is_gguf
 __all__ = ["Description", "candidates_for", "describe", "drafters_for"]
 
 _LARGEST_SHARE = 0.5
-"""A model that takes more than this share of the target's bytes cannot be quick enough to draft for it."""
+"""A model larger than this share of the target's bytes is too slow to draft for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What the header of a model says.
+    """What the header of a model file says.
 
     Attributes:
         file: the inspected file.
@@ -32,9 +32,9 @@ class Description:
         head: what it is if it is not a model of its own, such as ``an EAGLE-3 head``; else empty.
         n_mtp_layers: layers that predict further tokens, which are not used.
         obstacles: by engine, why it cannot run the file; None if nothing speaks against it.
-        taken_back: of a model with recurrent layers, by engine that runs it, how many drafted tokens can be taken back
-            at most: so many copies of its state are kept. Empty for other models, which forget any number.
-        disk_bytes: by engine that runs it and writes a copy of its own, what that takes on the disk.
+        taken_back: of a model with recurrent layers, by engine that runs it, the most drafted tokens that can be rolled
+            back, which is the number of kept copies of its state. Empty for other models, which roll back any number.
+        disk_bytes: by engine that writes a copy of the weights, the bytes of that copy.
         drafters: files that can draft for it, the smallest first.
         choices: drafters that were measured here and chosen, for each engine.
     """
@@ -51,7 +51,7 @@ class Description:
 
 
 def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
-    """Look at a model file without loading it.
+    """Describe a model file without loading it.
 
     Args:
         candidates: files that may be able to draft for it; those that cannot be read are passed over.
@@ -92,7 +92,7 @@ def _taken_back(file: ModelFile, able: Iterable[Engine]) -> dict[str, int]:
 
 
 def candidates_for(family: Family, models: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Files that may be able to draft for the target of a family: its own, chosen, made, and all on this computer.
+    """Return files that may draft for a family's target: its own, chosen, made, and all others on this computer.
 
     Args:
         models: the user's model folder.

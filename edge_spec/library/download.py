@@ -1,4 +1,4 @@
-"""A file that comes over a network: continued after a cut, checked, and on the disk before it counts as there."""
+"""Download a file: resume after an interruption, verify, and flush to disk before it gets its name."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _TRIES = 6
 _MOST_WAIT_S = 60.0
 _MOST_BYTES = 1 << 60
 _PROGRESS_BYTES = 1 << 20
-"""After so many, or a sixteenth of what is wanted, attempts are counted anew."""
+"""The count of attempts starts again after this many bytes, or a sixteenth of the file."""
 
 _SLOW_S, _SLOW_BYTES = 60.0, 1 << 14
-"""A connection that brings fewer bytes in this time counts as failed."""
+"""A connection fails if it delivers fewer than these bytes in this time."""
 
 _PIECE = 1 << 22
-"""Bytes that are hashed between two reports."""
+"""Bytes to hash between two progress reports."""
 
 OnStage = Callable[[str, int], None]
-"""Called with what is being done with a file, ``fetching`` or ``checking``, and of how many bytes it is done."""
+"""Called with the stage of a file, ``fetching`` or ``checking``, and the number of bytes done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class RemoteFile:
         commit: of the repository; empty elsewhere.
         path: the file in the repository, or of the address.
         n_bytes: its size.
-        sha256: of its content, as the hub says; empty where nobody says one.
+        sha256: of its content, as the hub states it; empty if unknown.
         address: where it is if it is not on the hub.
         version: what that server calls this state of the file, an ETag or a date; empty if it names none.
         local: where it lies on this computer already, if the hub cannot be asked.
@@ -82,23 +82,24 @@ class RemoteFile:
 
     def _impossible(self, what: str) -> DownloadError:
         return DownloadError(
-            f"{self.repo} says what cannot be: {self.path[:120]!r} has {what}", hint="fetch the model from elsewhere"
+            f"{self.repo} states impossible values: {self.path[:120]!r} has {what}",
+            hint="fetch the model from elsewhere",
         )
 
     @property
     def name(self) -> str:
-        """Without folders."""
+        """The name of the file without folders."""
         return Path(self.path).name
 
     @property
     def key(self) -> str:
-        """The same for the same content: its hash, or else where it is and which state of it."""
+        """An identifier of the content: its hash, or else its address and version."""
         place = f"{self.repo}/{self.commit}/{self.path}/{self.address}/{self.version}/{self.n_bytes}"
         return self.sha256 or hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
 
 
 class Busy(Exception):
-    """A request failed that may work later.
+    """A request that failed and may succeed later.
 
     Attributes:
         why: a clause.
@@ -115,7 +116,7 @@ class Patience:
     """Waits between attempts, longer each time, and gives up after several that failed.
 
     Args:
-        pause: waits so many seconds.
+        pause: waits a number of seconds.
         tries: attempts in all.
     """
 
@@ -137,7 +138,7 @@ class Patience:
 
 
 Chunks = Callable[[RemoteFile, int, int], Iterator[bytes]]
-"""Yields the bytes of a file from the first up to the last, in pieces, until it is done or the connection ends."""
+"""Yields the bytes of a file from the first to the last in pieces, until the end or until the connection closes."""
 
 
 def stream(
@@ -148,7 +149,7 @@ def stream(
     take: Callable[[bytes], object],
     pause: Callable[[float], None],
 ) -> None:
-    """Hand on the bytes of a range in their order; after a cut it continues there.
+    """Yield the bytes of a range in order; reconnect and continue after an interruption.
 
     Raises:
         ModelNotFound, DownloadError: they cannot be had.
@@ -165,17 +166,17 @@ def stream(
             busy = error
         if at >= last:
             return
-        # A server that sends a byte each time would else be asked for ever.
+        # Else a server that sends one byte per request would be asked for ever.
         if at - counted > enough:
             counted, patience = at, Patience(pause)
         patience.wait(f"{file.name} cannot be fetched", busy, "the same command continues where it ended")
 
 
 def in_time(chunks: Iterable[bytes], clock: Callable[[], float] = monotonic) -> Iterator[bytes]:
-    """Yield what a connection brings, as long as that is not much too slow.
+    """Yield what a connection delivers.
 
     Raises:
-        Busy: it is.
+        Busy: the connection is too slow.
     """
     since, n_bytes = clock(), 0
     for chunk in chunks:
@@ -195,9 +196,9 @@ def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float],
             come so far, unless that is damaged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink() or not path.is_file():  # it would be written through, or wait for a reader
+    if path.is_symlink() or not path.is_file():  # a link would be written through, a pipe would block
         path.unlink(missing_ok=True)
-    # Unbuffered: what has come stays, however the process ends.
+    # Unbuffered: received bytes survive however the process ends.
     with path.open("ab", buffering=0) as part:
         if part.tell() > file.n_bytes:
             part.truncate(0)
@@ -215,7 +216,7 @@ def fetch(chunks: Chunks, file: RemoteFile, path: Path, pause: Callable[[float],
 
         with disk_full_named(path.parent, lambda: file.n_bytes - held, file.name):
             stream(chunks, file, held, file.n_bytes, write, pause)
-            # A name must never survive a power cut that its content did not.
+            # Flush first: after a power cut no name may exist without its content.
             os.fsync(part.fileno())
     is_whole = path.stat().st_size == file.n_bytes
     if not is_whole or (file.sha256 and sha256_of(path, lambda done: on_stage("checking", done)) != file.sha256):
@@ -237,10 +238,10 @@ def sha256_of(path: Path, on_bytes: Callable[[int], object] = lambda done: None)
 
 
 def require_room(folder: Path, n_bytes: int, what: str) -> None:
-    """Refuse what a disk has no room for.
+    """Raise if the disk lacks room for a file.
 
     Raises:
-        DiskFull: it has not.
+        DiskFull: there is too little room.
     """
     there = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(there).free
@@ -250,7 +251,7 @@ def require_room(folder: Path, n_bytes: int, what: str) -> None:
 
 @contextmanager
 def disk_full_named(folder: Path, needed_bytes: Callable[[], int], what: str) -> Iterator[None]:
-    """Say so where a disk gets full in the block."""
+    """Turn a full disk inside the block into ``DiskFull``, which names the file."""
     try:
         yield
     except OSError as error:

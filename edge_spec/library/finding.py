@@ -1,4 +1,4 @@
-"""From a name to the files that are meant, on the hub or at an address elsewhere."""
+"""Resolve a name to files on the hub or at another address."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from edge_spec.models.split_files import is_later_part, parts_of, stem_of
 __all__ = ["Pull", "find"]
 
 _MAX_PARTS = 500
-"""Far more than any model has. Each is asked for before anything is shown."""
+"""The most parts of a model; each one costs a request before anything is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pull:
-    """What is to be fetched.
+    """The files of a model to download.
 
     Attributes:
         name: what the model is called here.
@@ -40,12 +40,12 @@ class Pull:
 
     @property
     def n_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files together."""
         return sum(file.n_bytes for files in self.files.values() for file in files)
 
 
 def find(asked: Wanted, hub: Hub, name: str = "") -> Pull:
-    """Return the files that are meant, on the hub or at an address.
+    """Return the files to download, on the hub or at an address.
 
     Args:
         name: what the model is to be called here; if empty, as the catalogue or its file says.
@@ -58,7 +58,7 @@ def find(asked: Wanted, hub: Hub, name: str = "") -> Pull:
     files = {}
     for role, source in asked.sources.items():
         if source.address:
-            # The last one first: whether there are so many is known by then.
+            # Ask for the last part first: it shows whether all parts exist.
             *others, last = _addresses(source.address)
             found = hub.look(last)
             files[role] = [*map(hub.look, others), found]

@@ -1,4 +1,4 @@
-"""The hub that models are fetched from, and any other server with a GGUF: what is there, a header, the whole file.
+"""Access to the hub and to other servers that offer a GGUF: list files, read a header, download.
 
 Requests go through ``huggingface_hub``, so that its tokens, mirrors (``HF_ENDPOINT``), proxies and offline mode hold
 here as well. The download is our own: that library keeps nothing of an interrupted one. Its token goes to the hub and
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _TIMEOUT_S = 30.0
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
-"""Answers after which another attempt may work."""
+"""Statuses after which another attempt may succeed."""
 
 _TRIES_TO_ASK = 4
 _MOST_LISTED_BYTES = 16 << 20
@@ -38,14 +38,14 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HF_TOKEN_PATH", "HF_HOME")
 _HEADERS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_USER_AGENT_ORIGIN")
 _OTHERS = (*_PROXIES, _ENDPOINT, "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
-"""Variables that the libraries read, see the documents of httpx and huggingface_hub."""
+"""Environment variables that httpx and huggingface_hub read; see their documentation."""
 
 _OF_HEADERS = {"LocalProtocolError", "UnicodeEncodeError"}
 _OF_SETTINGS = {*_OF_HEADERS, "UnsupportedProtocol"}
-"""Errors of httpx, by name, that no other attempt mends."""
+"""Names of httpx errors that another attempt does not repair."""
 
 _IDENTITY = {"Accept-Encoding": "identity"}
-"""Compressed, ranges would be of other bytes."""
+"""Ask for uncompressed bytes: ranges of a compressed body would be other bytes."""
 
 
 class Hub:
@@ -54,7 +54,7 @@ class Hub:
     Args:
         endpoint: its address; the public one, or that of ``HF_ENDPOINT``, if None.
         environment: variables, to name those that the libraries cannot use.
-        pause: waits so many seconds before another attempt.
+        pause: waits a number of seconds before another attempt.
 
     Raises:
         EdgeSpecError: ``huggingface_hub`` is not installed. DownloadError: it cannot use the environment.
@@ -81,7 +81,7 @@ class Hub:
         self._pause = pause
 
     def files(self, repo: str, revision: str = "main") -> list[RemoteFile]:
-        """Return what a repository holds; in offline mode what the hub's own cache has of it.
+        """Return the files of a repository; in offline mode those in the hub's own cache.
 
         Raises:
             ModelNotFound: there is none, or it needs a token. DownloadError: the hub cannot be asked.
@@ -91,7 +91,7 @@ class Hub:
         return self._asked(repo, lambda: self._listed(repo, revision))
 
     def look(self, address: str) -> RemoteFile:
-        """Return a file at an address that is not the hub's: its size and version, of which only a byte is read.
+        """Return the size and version of a file at another address than the hub's; only one byte is read.
 
         Raises:
             ModelNotFound: it is not there. DownloadError: the server cannot be asked, or does not say its size.
@@ -99,7 +99,7 @@ class Hub:
         return self._asked(address, lambda: self._looked_at(address))
 
     def read(self, file: RemoteFile, first: int, last: int) -> bytes:
-        """Some bytes of a file, ``[last - first]``, fewer at its end.
+        """Return the bytes ``[last - first]`` of a file, fewer at its end.
 
         Raises:
             ModelNotFound, DownloadError: they cannot be had.
@@ -118,7 +118,7 @@ class Hub:
         fetch(self._chunks, file, path, self._pause, on_stage)
 
     def _asked(self, what: str, ask: Callable[[], T]) -> T:
-        """Return the answer to a question; asked again where that may help."""
+        """Return the response to a request; retry it where that may help."""
         patience = Patience(self._pause, _TRIES_TO_ASK)
         while True:
             try:
@@ -150,7 +150,7 @@ class Hub:
             ]
 
     def _cached(self, repo: str, revision: str) -> list[RemoteFile]:
-        """Return what lies in the hub's own cache of a repository; large files are named there by their hash."""
+        """Return a repository's files in the hub's own cache, where large files are named by their hash."""
         place = Path(self._library.constants.HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
         named = place / "refs" / revision
         commit = read_regular(named).decode().strip() if named.is_file() else revision
@@ -191,7 +191,7 @@ class Hub:
         """Yield the bytes of a range, until it is complete or the connection ends.
 
         Raises:
-            Busy: it is worth another attempt. ModelNotFound, DownloadError: it is not.
+            Busy: another attempt may succeed. ModelNotFound, DownloadError: no other attempt can.
         """
         address, headers = file.address, {}
         if not address:
@@ -203,7 +203,7 @@ class Hub:
             if not 0 <= place <= first:
                 said = f"unexpected response from {file.repo}: not the part of {file.name} that was asked for"
                 raise DownloadError(said, hint="try again later")
-            # As they come: what is gathered into larger pieces would be lost with the connection.
+            # Yield pieces as they arrive: a partly filled larger piece would be lost with the connection.
             for chunk in response.iter_bytes():
                 kept = chunk[max(0, first - place) : last - place]
                 place += len(chunk)
@@ -214,7 +214,7 @@ class Hub:
 
     @contextmanager
     def _answer(self, address: str, headers: dict[str, str], *, about: str) -> Iterator[Any]:
-        """The good answer to a request, whose body has not been read."""
+        """Yield the successful response to a request, with its body unread."""
         with _errors_of_the_hub(about), ExitStack() as opened:
             with self._usable(about):
                 client = self._library.utils.get_session()
@@ -229,16 +229,16 @@ class Hub:
             yield response
 
     def _set(self, *names: str) -> list[str]:
-        """Return those of some variables that are set, as they are spelled."""
+        """Return the variables that are set, as they are spelled in the environment."""
         spelled = (each for name in names for each in dict.fromkeys((name, name.lower())))
         return [name for name in spelled if self._environment.get(name)]
 
     @contextmanager
     def _usable(self, about: str) -> Iterator[None]:
-        """Name the variables where the libraries cannot use what stands in them.
+        """Turn errors about unusable values of environment variables into one that names the variables.
 
         Raises:
-            DownloadError: they cannot; or the address is odd.
+            DownloadError: a variable or the address cannot be used.
         """
         try:
             yield
@@ -255,7 +255,7 @@ class Hub:
         names = self._set(*likely)
         said = [name for name in names if self._environment[name][:40] in str(error)]
         named = " or ".join(said or names)
-        # What an error says of a header may hold a token.
+        # Do not show the message: an error about a header may contain a token.
         why = "" if is_secret else f": {' '.join(str(error).split())[:160]}"
         if named:
             return DownloadError(f"{named} cannot be used{why}", hint="correct the variable, or unset it")
@@ -272,17 +272,17 @@ def _is_of(error: Exception, kinds: set[str]) -> bool:
 
 
 def _place(response: Any, file: RemoteFile) -> int:
-    """Return where in the file an answer begins; -1 if it does not say.
+    """Return the offset in the file at which a response begins; -1 if it does not say.
 
     Raises:
-        DownloadError: it is of another state of the file.
+        DownloadError: the file has changed since.
     """
     said = re.match(r"bytes (\d+)-\d+(?:/(\d+))?", response.headers.get("Content-Range", ""))
     version = _version(response.headers)
     is_other = bool(said and said[2] and int(said[2]) != file.n_bytes) or bool(version and version != file.version)
     if file.address and is_other:
         raise DownloadError(f"{file.name} has changed on {file.repo} since it was looked at", hint="pull it again")
-    # A server that knows no ranges begins at the beginning.
+    # A server without support for ranges sends the file from its beginning.
     return (int(said[1]) if said else -1) if response.status_code == 206 else 0
 
 
@@ -291,7 +291,7 @@ def _version(headers: Any) -> str:
 
 
 def _seconds(text: str) -> float:
-    """Return what ``Retry-After`` asks for: seconds, or a date."""
+    """Return the seconds that ``Retry-After`` asks for, which may be a date."""
     if re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
         return float(text)
     try:
@@ -309,7 +309,7 @@ def _errors_of_the_hub(about: str) -> Iterator[None]:
     """
     from huggingface_hub import errors
 
-    # The library has changed its HTTP client before; whichever it is, its errors have this one above them.
+    # The library has changed its HTTP client before; errors of any client derive from this class.
     unreachable = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a model and its files may be called on this computer, whoever has named them elsewhere."""
+"""Rules for names of models and their files on this computer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a name is one on every system, in every folder and in every shell."""
+    """Return whether a name is safe on every system, in every folder and in every shell."""
     return _PLAIN.fullmatch(name) is not None
 
 
 def require_plain(name: str) -> None:
-    """Refuse a name that is none.
+    """Raise if a name is not plain.
 
     Raises:
         SettingsError: it is not plain.
@@ -31,7 +31,7 @@ def require_plain(name: str) -> None:
 
 
 def file_called(name: str, role: str, number: int, total: int) -> str:
-    """Return what a GGUF is called here: as there, or, where that is not a plain name, after its role.
+    """Return the local name of a GGUF: its remote name, or, if that is not plain, one made from its role.
 
     Args:
         number, total: which of how many files of its model it is, from 1.

@@ -21,7 +21,7 @@ _PART, _NAME, _LOCK = "part", "name", "lock"
 
 
 class Partial:
-    """What has come of a file.
+    """A partly downloaded file.
 
     Attributes:
         path: of the content so far, whether or not there is any.
@@ -34,7 +34,7 @@ class Partial:
 
     @property
     def n_bytes(self) -> int:
-        """How much has come."""
+        """Bytes received so far."""
         try:
             return self.path.stat().st_size
         except OSError:
@@ -42,10 +42,10 @@ class Partial:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, no other process writes it.
+        """Lock the file: inside the block no other process writes it.
 
         Raises:
-            DownloadError: another one does.
+            DownloadError: another process is writing it.
         """
         from filelock import FileLock, Timeout
 
@@ -70,7 +70,7 @@ class Partial:
 
 
 def interrupted(models: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names of the files that are not whole yet, and the folders in which they lie."""
+    """Yield the names of incomplete files, and their folders."""
     with suppress(OSError):
         for folder in sorted((models / FOLDER).iterdir()):
             name = folder.name.removeprefix("new-")
@@ -83,7 +83,7 @@ def held_elsewhere(folder: Path) -> bool:
     """Return whether a process is writing what ``interrupted`` named."""
     try:
         from filelock import FileLock, Timeout
-    except ImportError:  # then nothing here can fetch
+    except ImportError:  # downloads are impossible then, so no process is writing
         return False
     if not (folder / _LOCK).is_file():
         return False

@@ -1,4 +1,4 @@
-"""Models that are still on the hub, as far as their headers tell."""
+"""Headers of models on the hub, read without downloading the weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from edge_spec.models.gguf.header import header_of
 __all__ = ["named_as_asked", "preview"]
 
 _LEAST_BYTES = 1 << 20
-"""Of a request: each takes about as long as that."""
+"""The least bytes of a request; smaller ones take about as long."""
 
 
 def preview(pull: Pull, hub: Hub, folder: Path) -> dict[str, Path]:
-    """Files with the headers of the models and no weights, by role: what ``inspect`` and ``plan`` need.
+    """Return files with the headers of the models and no weights, by role: what ``inspect`` and ``plan`` need.
 
     They are as long as the models, with a hole in place of the weights, which takes no room.
 
@@ -48,7 +48,7 @@ def preview(pull: Pull, hub: Hub, folder: Path) -> dict[str, Path]:
 
 @contextmanager
 def named_as_asked(pull: Pull, folder: Path) -> Iterator[None]:
-    """Name files as those that they are previews of, in errors that say why a file is no model.
+    """Name the original instead of the preview in errors about unusable files.
 
     Args:
         pull, folder: as given to ``preview``.
@@ -66,7 +66,7 @@ def named_as_asked(pull: Pull, folder: Path) -> Iterator[None]:
 
 
 def _paths(pull: Pull, folder: Path, role: str) -> list[Path]:
-    """Return where the previews of a role's files lie."""
+    """Return the paths of the previews of a role's files."""
     files = pull.files[role]
     return [folder / role / file_called(file.name, role, number, len(files)) for number, file in enumerate(files, 1)]
 
@@ -74,7 +74,7 @@ def _paths(pull: Pull, folder: Path, role: str) -> list[Path]:
 def _write_with_hole(path: Path, content: bytes, n_bytes: int) -> None:
     path.touch()
     if os.name == "nt":
-        # Elsewhere holes need not be asked for.
+        # Other systems make holes without being asked.
         subprocess.run(["fsutil", "sparse", "setflag", str(path)], capture_output=True, check=False)
     with path.open("r+b") as out:
         out.write(content)
@@ -82,7 +82,7 @@ def _write_with_hole(path: Path, content: bytes, n_bytes: int) -> None:
 
 
 class _Remote(io.RawIOBase):
-    """A file on the hub that is read forward.
+    """A file on the hub, read forwards.
 
     Attributes:
         held: what was read of it, of which the last bytes may not have been asked for.

@@ -64,7 +64,7 @@ def _is_one_of(path: Path, wanted: Mapping[str, int | None]) -> bool:
 
 
 def to_fetch(what: Pull, folder: Path, environment: Mapping[str, str]) -> int:
-    """Return how many bytes are not on this computer, as far as sizes of files tell.
+    """Return how many bytes are missing on this computer, judged by sizes of files.
 
     Raises:
         DiskFull: there is no room for them.
@@ -92,7 +92,7 @@ def pull(
     environment: Mapping[str, str],
     on_progress: Progress = lambda stage, done, total: None,
 ) -> Path:
-    """Fetch what is not there, and put it under its name.
+    """Download the missing files of a model and move them under its name.
 
     Args:
         folder: of the user's models.
@@ -105,7 +105,7 @@ def pull(
 
     Raises:
         SettingsError: the name is taken, see ``check_name``.
-        ModelNotFound, DownloadError, DiskFull: see ``Hub.fetch``. What has come is kept for the next attempt.
+        ModelNotFound, DownloadError, DiskFull: see ``Hub.fetch``. Partial downloads are kept for the next attempt.
     """
     check_name(what, folder)
     place, files = folder / what.name, _by_name(what)
@@ -231,7 +231,7 @@ def remove(name: str, folder: Path) -> int:
 
 
 def _places(name: str, file: RemoteFile, what: Pull, folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where a file may be already: under its name, on the way there, or in another program's folder."""
+    """Yield paths where a file may exist already: under its name, partly downloaded, or in another program's folder."""
     yield folder / what.name / name
     yield _staging(folder, what) / name
     if file.local is not None:
@@ -245,7 +245,7 @@ def _places(name: str, file: RemoteFile, what: Pull, folder: Path, environment: 
 
 
 def _size_of(path: Path) -> int:
-    """-1 if there is no such file."""
+    """Return the size of a file, -1 if there is none."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Models that are known by their shape alone: what a plan needs of a file that nobody has fetched.
+"""Models known by their shape alone, to plan for files that are not downloaded.
 
 ``shapes.toml`` in this folder says how large the models of the catalogue are. From that, and the type of weights in a
 file's name, follow a file's tensors, near enough for its size and for the functions that plan: nothing here says what
@@ -33,24 +33,24 @@ _TYPES = {
     "Q8_0": ("Q8_0", "Q8_0", "Q8_0"),
     "MXFP4": ("Q8_0", "Q8_0", "Q8_0"),
 }
-"""By what files are called: types of the matrices of layers, of half of those that end feed-forward networks, and of
-the matrix that makes logits. As in ``llama_tensor_get_type`` of llama.cpp's ``llama-quant.cpp``."""
+"""By quantization in a file's name: the types of matrices of layers, of half of the feed-forward outputs, and of the
+output matrix. As in ``llama_tensor_get_type`` of llama.cpp's ``llama-quant.cpp``."""
 
 _EXPERTS = {"MXFP4": "MXFP4"}
-"""The same of experts, where they have a type of their own."""
+"""The same for matrices of experts, if they have another type."""
 
 _OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
-"""What quantizers take where rows are no multiple of a type's blocks."""
+"""The type that quantizers use instead if a row is not a multiple of a type's blocks."""
 
 _SCORED = ("gemma3",)
-"""Architectures whose vocabularies have scores in place of merges."""
+"""Architectures whose vocabularies have scores instead of merges."""
 
 _MILLION = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How large a model is; ``shapes.toml`` says what each of these is."""
+    """The dimensions of a model; ``shapes.toml`` explains each field."""
 
     architecture: str
     parameters: float
@@ -69,7 +69,7 @@ class Shape:
 
     @property
     def n_params(self) -> int:
-        """Weights."""
+        """The number of weights."""
         return round(self.parameters * _MILLION)
 
     def matrices(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -94,7 +94,7 @@ class Shape:
 
     @property
     def n_cached(self) -> int:
-        """Layers that keep keys and values."""
+        """The number of layers with a cache of keys and values."""
         return self.cached or self.layers
 
     @property
@@ -120,7 +120,7 @@ def read_shapes() -> dict[str, Shape]:
 
 
 def file_of(shape: Shape, source: Source) -> ModelFile | None:
-    """Return what a header would say of a file, as far as plans ask for it; None if its name tells no type of weights.
+    """Return the header of a file, as far as plans need it; None if its name does not contain a type of weights.
 
     Args:
         source: where it is, by a pattern of its name.

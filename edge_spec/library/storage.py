@@ -1,4 +1,4 @@
-"""What edge-spec keeps on the disk besides models: what can be computed again, and conversations."""
+"""Files that edge-spec keeps on the disk besides models: caches and conversations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Kept", "clear", "kept_in", "size_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Something on the disk.
+    """A stored file or folder.
 
     Attributes:
         kind: ``transcription``, ``probes``, ``download``, ``drafter`` or ``conversations``.
@@ -37,7 +37,7 @@ class Kept:
 
 
 def kept_in(cache_dir: Path, data_dir: Path, models: Path) -> Iterator[Kept]:
-    """Yield what is there.
+    """Yield all stored files and folders.
 
     Args:
         cache_dir: as of ``load``.
@@ -58,19 +58,20 @@ def kept_in(cache_dir: Path, data_dir: Path, models: Path) -> Iterator[Kept]:
 
 
 def clear(kept: Kept) -> bool:
-    """Remove something that is made or fetched again when it is needed; what uses it now is not disturbed.
+    """Remove a cached item without disturbing processes that use it.
 
     Returns:
-        Whether it is gone; a download that is being fetched stays.
+        Whether it was removed; a running download stays.
 
     Raises:
-        ValueError: it would be lost. OSError: it cannot be removed, as on Windows while it is read.
+        ValueError: it is not a cache, so it would be lost. OSError: it cannot be removed, as on Windows while it is
+            read.
     """
     if not kept.is_cache:
         raise ValueError(f"{kept.path} cannot be made again")
     if kept.kind == "download" and held_elsewhere(kept.path):
         return False
-    # Renamed first: a process that looks for it finds all of it or nothing.
+    # Rename first, so that other processes find all of it or nothing.
     gone = beside(kept.path, ".removed")
     shutil.rmtree(gone, ignore_errors=True)
     kept.path.rename(gone)
@@ -79,7 +80,7 @@ def clear(kept: Kept) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file or of all files in a folder; links count as what they lead to."""
+    """Return the size of a file or of all files in a folder; links are followed."""
     total = 0
     for each in path.rglob("*") if path.is_dir() else [path]:
         with contextlib.suppress(OSError):
@@ -88,7 +89,7 @@ def size_of(path: Path) -> int:
 
 
 def _target_of(drafter: Path) -> str:
-    """Return the model that a drafter was made for, as its card says; else what its folder is called."""
+    """Return the model that a drafter was made for, from its card, or else the name of its folder."""
     try:
         title = read_regular(drafter.parent / "README.md").decode().partition("\n")[0]
     except (OSError, ValueError):

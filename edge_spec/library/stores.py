@@ -1,4 +1,4 @@
-"""Models on this computer, wherever a program has put them: found by name, used where they lie.
+"""Find models on this computer by name, also in folders of other programs.
 
 Besides the user's own model folder these are the folders of other programs:
 
@@ -30,10 +30,10 @@ __all__ = ["Found", "all_models", "all_targets", "locate", "name_of", "own_model
 
 _WEIGHTS = "application/vnd.ollama.image.model"
 _USUAL = ("registry.ollama.ai", "library")
-"""What names of ollama's models leave out."""
+"""The parts of a path that ollama's names leave out."""
 
 _LATEST = ":latest"
-"""What a name of ollama's may leave out."""
+"""The tag that a name of ollama's may leave out."""
 
 _HASHED = ("sha256-", "sha256:")
 
@@ -43,10 +43,10 @@ _OWN = "edge-spec"
 
 _PROJECTOR = "mmproj"
 _MOST_LEVELS, _MOST_FOLDERS = 8, 2000
-"""So far are folders searched: settings of another program may name a whole disk."""
+"""Limits of the search: settings of another program may name a whole disk."""
 
 _OF_A_SERVICE = (Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/models"))
-"""Where ollama keeps models on Linux when it runs as a service."""
+"""ollama's folder of models on Linux when it runs as a service."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Found:
 
 
 def name_of(model: str | os.PathLike[str] | None) -> str:
-    """Return what people call a model: the name that it was found by, or that of its file without the ending.
+    """Return a model's name for people: the one it was found by, or that of its file without the suffix.
 
     Args:
         model: what ``located`` returns; None for the default model.
@@ -82,7 +82,7 @@ def name_of(model: str | os.PathLike[str] | None) -> str:
 
 
 def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found | None:
-    """Return the model of a name; None for a path, a name of the package, and for what resembles no name.
+    """Return the model with a name; None for a path, for a name of the package, and for text that is no name.
 
     Args:
         own: the user's folder; if None, the one that the environment or the settings name.
@@ -151,7 +151,7 @@ def own_models(folder: Path) -> Iterator[Found]:
 def _of_others(environment: Mapping[str, str]) -> Iterator[Found]:
     try:
         home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
-    except RuntimeError:  # nobody knows of a home, so nobody keeps models there
+    except RuntimeError:  # there is no home folder, so there are no models in it
         return
     caches = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     hugging_face = Path(environment.get("HF_HOME") or caches / "huggingface")
@@ -165,7 +165,7 @@ def _of_others(environment: Mapping[str, str]) -> Iterator[Found]:
 
 
 def _folders_of_lm_studio(home: Path) -> list[Path]:
-    """Its usual folders, the one that ``.lmstudio-home-pointer`` names, and where its settings have moved models to."""
+    """Return LM Studio's folders: the usual ones, that of ``.lmstudio-home-pointer``, and that of its settings."""
     found, homes = [], [home / ".lmstudio", home / ".cache" / "lm-studio"]
     with suppress(OSError, ValueError):
         homes.insert(0, Path(read_regular(home / ".lmstudio-home-pointer").decode().strip()))
@@ -209,7 +209,7 @@ def _ollama_weights(manifest: Path, blobs: Path) -> Path | None:
     try:
         layers = read_json(manifest)["layers"]
         digest = next(str(each["digest"]) for each in layers if each["mediaType"] == _WEIGHTS)
-        # Its first versions kept the colon.
+        # Early versions of ollama kept the colon.
         paths = [blobs / digest.replace(":", "-"), blobs / digest]
         blob = next((path for path in paths if path.parent == blobs and path.is_file()), None)
         return blob if digest.startswith(_HASHED) else None
@@ -223,14 +223,14 @@ def _lm_studio(folder: Path) -> Iterator[Found]:
 
 
 def _ggufs_below(folder: Path) -> Iterator[Path]:
-    """Yield the models in a folder and its folders; later parts of a model and what reads images are left out."""
+    """Yield the models below a folder, without later parts of a model and projectors for images."""
     for path in sorted(filter(is_gguf, _below(folder))):
         if path.is_file() and not is_later_part(path.name) and not path.name.lower().startswith(_PROJECTOR):
             yield path
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield what is in a folder and its folders, each folder once; of a whole disk only the beginning."""
+    """Yield everything below a folder, each folder once, up to a limit."""
     level, n_folders, seen = [folder], 0, set[tuple[int, int]]()
     for _ in range(_MOST_LEVELS):
         below: list[Path] = []
@@ -239,7 +239,7 @@ def _below(folder: Path) -> Iterator[Path]:
                 for entry in entries:
                     yield Path(entry.path)
                     if entry.is_dir():
-                        # Links may lead to where we have been.
+                        # Links may lead back to a visited folder.
                         there = Path(entry.path).stat()
                         if (there.st_dev, there.st_ino) not in seen:
                             seen.add((there.st_dev, there.st_ino))
@@ -253,7 +253,7 @@ def _holds_a_model(folder: Path) -> bool:
 
 
 def _holds_onnx(folder: Path) -> bool:
-    """Return whether a folder is that of a published model, whose graphs are in it or in ``onnx``."""
+    """Return whether a folder holds a published model, with graphs in it or in its folder ``onnx``."""
     graphs = (*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx"))
     return bool(graphs) and (folder / "tokenizer.json").is_file()
 

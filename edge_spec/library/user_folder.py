@@ -21,7 +21,7 @@ _ENDINGS = (".gguf", "")
 
 
 def configuration_path(environment: Mapping[str, str]) -> Path:
-    """Return where the user's settings are, whether or not there are any."""
+    """Return the path of the user's settings, which need not exist."""
     from platformdirs import user_config_path
 
     named = environment.get("EDGE_SPEC_CONFIG")
@@ -29,10 +29,10 @@ def configuration_path(environment: Mapping[str, str]) -> Path:
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the user's ``config.toml`` holds; nothing if there is none.
+    """Return the content of the user's ``config.toml``; empty if there is none.
 
     Raises:
-        SettingsError: it cannot be read, or is not TOML.
+        SettingsError: the file cannot be read, or is not TOML.
     """
     path, is_named = configuration_path(environment), bool(environment.get("EDGE_SPEC_CONFIG"))
     if not is_named and not path.is_file():
@@ -48,14 +48,14 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def model_folder(environment: Mapping[str, str]) -> Path:
-    """Return where models belong that were fetched or made on this computer, whether or not there are any.
+    """Return the folder for models that were downloaded or made on this computer; it need not exist.
 
     ``EDGE_SPEC_MODEL_DIR`` names it, or ``model-dir`` in the user's settings; else it is in the user's data.
     """
     from platformdirs import user_data_path
 
     settings: Mapping[str, Any] = {}
-    # Settings that cannot be read are the command's to complain about.
+    # The command reports settings that cannot be read.
     with suppress(SettingsError):
         settings = read_settings(environment)
     given = environment.get("EDGE_SPEC_MODEL_DIR") or settings.get("model-dir", settings.get("model_dir"))
@@ -63,7 +63,7 @@ def model_folder(environment: Mapping[str, str]) -> Path:
 
 
 def named_in(folder: Path, name: str) -> Path | None:
-    """Return the model file or folder of a plain name; None if there is none, or if the name is more than one."""
+    """Return the model file or folder with a plain name; None if there is none, or if the name has several parts."""
     if not name or "\0" in name or Path(name).name != name or name.startswith("."):
         return None
     paths = (folder / (name + ending) for ending in _ENDINGS)

@@ -1,4 +1,4 @@
-"""What a name asks for: an entry of the catalogue, ``org/repo[:QUANT]`` on the hub, or an address.
+"""Resolve a name to an entry of the catalogue, ``org/repo[:QUANT]`` on the hub, or an address.
 
 The catalogue is ``catalogue.toml`` in this folder, and a user's own file of the same form.
 """
@@ -23,7 +23,7 @@ __all__ = ["ROLES", "Source", "Wanted", "drafter_like", "read_catalogue", "wante
 
 ROLES = ("target", "intermediate", "draft")
 _PREFERRED = ("Q4_0", "Q4_K_M", "Q4_K_S", "IQ4_NL", "Q4_1", "Q5_K_M", "Q8_0")
-"""Quantizations of which the first that a repository has is taken, where none is asked for."""
+"""Quantizations in order of preference, for requests that name none."""
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _REVISION = "main"
@@ -33,7 +33,7 @@ _HUBS = ("huggingface.co", "www.huggingface.co", "hf.co")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a file is.
+    """The location of a file.
 
     Attributes:
         repo: on the hub, as ``org/name``; elsewhere empty.
@@ -50,12 +50,12 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Models to fetch.
+    """Models to download.
 
     Attributes:
         name: what they are called here; empty to be named after the target's file.
         sources: by role; there is a target.
-        tried: whether somebody of the project, or the owner of the catalogue, has run them.
+        tried: whether the project, or the owner of the catalogue, has run them.
         read: where their names were read; empty if they are of no catalogue.
     """
 
@@ -66,18 +66,18 @@ class Wanted:
 
     @property
     def note(self) -> str:
-        """What should be known before, a sentence; empty if there is nothing."""
+        """A sentence that users should read before the download; may be empty."""
         return "" if self.tried else f"the catalogue's entry {self.name} has not been tried by edge-spec's makers"
 
 
 def wanted(name: str, own_catalogue: Path | None = None, *, endpoint: str = "") -> Wanted:
-    """Return what to fetch for a name.
+    """Return the models that a name asks for.
 
     Args:
         endpoint: address of the hub that is asked in place of the public one.
 
     Raises:
-        ModelNotFound: it is none of these. SettingsError: the user's catalogue is damaged.
+        ModelNotFound: the name is none of these. SettingsError: the user's catalogue is damaged.
     """
     catalogue = read_catalogue(own_catalogue)
     if name in catalogue:
@@ -96,7 +96,7 @@ def wanted(name: str, own_catalogue: Path | None = None, *, endpoint: str = "") 
 
 
 def drafter_like(repo: str, catalogue: Mapping[str, Wanted]) -> str | None:
-    """Return the repository of a drafter for another publisher's file of a model that the catalogue has."""
+    """Return a drafter's repository for another publisher's file of a model in the catalogue."""
     for entry in catalogue.values():
         if "draft" in entry.sources and _model_of(entry.sources["target"].repo) == _model_of(repo):
             return entry.sources["draft"].repo
@@ -132,7 +132,7 @@ def _entry(name: str, entry: Any, *, file: Path | None = None) -> Wanted:
     """Return an entry, checked.
 
     Raises:
-        SettingsError: it lacks something or has something unknown.
+        SettingsError: a key is missing or unknown.
     """
 
     def damaged(what: str) -> SettingsError:
@@ -170,7 +170,7 @@ def _of_address(address: str, endpoint: str) -> Wanted:
     parts = [unquote(part) for part in split.path.split("/") if part]
     is_file = bool(parts) and parts[-1].lower().endswith(".gguf")
     hubs = set(_HUBS)
-    with suppress(ValueError):  # the hub is asked at the same address, and says what is wrong with it
+    with suppress(ValueError):  # ask the hub at the same address; its error says what is wrong
         hubs.add(urlsplit(endpoint).netloc.lower())
     if split.netloc.lower() in hubs:
         repo = "/".join(parts[:2])

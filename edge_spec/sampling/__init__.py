@@ -1,4 +1,4 @@
-"""Sampling: from a row of logits to a token, by noise that target and drafters share."""
+"""Sampling: draw a token from a row of logits, with noise that target and drafters share."""
 
 from edge_spec.sampling.sampler import Asked, Guesses, Sampler, guess_all
 from edge_spec.sampling.settings import SAMPLER_OPTIONS, SamplerKeywords, SamplerSettings

@@ -1,4 +1,4 @@
-"""What changes logits before anything is chosen by them: bias, penalties for what was written, DRY."""
+"""Changes of logits before candidates are chosen: bias, penalties for written tokens, DRY."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Breakers", "Changes", "adjusted", "adjusts", "bias_changes", "change
 
 
 def adjusts(settings: SamplerSettings) -> bool:
-    """Return whether these settings change any row."""
+    """Return whether these settings change logits."""
     return bool(settings.logit_bias) or settings.uses_penalties or settings.uses_dry
 
 
@@ -51,7 +51,7 @@ def adjusted(
 
 
 Changes = tuple[list[int], list[float]]
-"""Columns of a row, and what is added to their logits, one after the other."""
+"""Columns of a row, and numbers to add to their logits, in this order."""
 
 
 def bias_changes(settings: SamplerSettings, kept: KeptTokens | None = None) -> Changes:
@@ -128,12 +128,12 @@ _LARGEST_LOG = 88.7228391
 
 
 def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Breakers) -> dict[int, float]:
-    """Return what is subtracted from the logits of tokens that would continue a repetition of the end of ``text``."""
+    """Return DRY's penalties, by token that would continue a repetition of the end of ``text``."""
     window, allowed = settings.dry_penalty_window, settings.dry_allowed_length
     first = 0 if window < 0 else max(0, len(text) - window)
     if len(text) - first <= allowed or not (allowed < 2 or _has_pair(text, first)):
         return {}
-    # Reversed: the end of the text comes first.
+    # In reverse order: the end of the text comes first.
     recent = list(text[first:])[::-1]
     most = _until_breaker(recent, breakers)
     if most < allowed:
@@ -157,7 +157,7 @@ def dry_penalties(text: Sequence[int], settings: SamplerSettings, breakers: Brea
 
 
 def _has_pair(text: Sequence[int], first: int) -> bool:
-    """Return whether the last two tokens stand side by side before, from ``first`` on: most often they do not."""
+    """Return whether the last pair of tokens occurs earlier, from ``first`` on; most often it does not."""
     place, before, last = first, text[-2], text[-1]
     while True:
         try:
@@ -184,7 +184,7 @@ def _until_breaker(recent: Sequence[int], breakers: Breakers) -> int:
 
 
 def _matches(recent: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield every place after the start with its token, and how many tokens from there equal those from the start.
+    """Yield positions after the start with their token and the number of tokens from there that equal the start.
 
     This is the Z-algorithm, which looks at each token once, at the few places where the length is not 0.
     """
@@ -205,7 +205,7 @@ def _matches(recent: Sequence[int]) -> Iterator[tuple[int, int]]:
 def find_breakers(
     strings: Iterable[str], texts: Iterable[str], tokenize: Callable[[str], Sequence[int]]
 ) -> dict[int, tuple[tuple[int, ...], ...]]:
-    """Return the tokens that contain a sequence breaker, or end with the beginning of one.
+    """Return the tokens that contain a sequence breaker, or end with a prefix of one.
 
     Args:
         strings: the sequence breakers, beyond which DRY does not look back.

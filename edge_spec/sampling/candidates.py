@@ -1,6 +1,6 @@
-"""From a row of logits to its candidates: the tokens that can still be drawn after all filters.
+"""Find the candidates of a row of logits: the tokens that can be drawn after all filters.
 
-This is the reference that the draw in C (``src/draw.c``) is compared with, and it does what C leaves to it.
+This is the reference of the draw in C (``src/draw.c``), and covers what C does not support.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 
 _STRIPES = 64
-"""A row is folded this often to bound its k-th best value from below; see ``head``."""
+"""Number of stripes into which a row is folded to bound its k-th best value; see ``head``."""
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -62,7 +62,7 @@ def head(row: Row, k: int) -> tuple[Ids, Row]:
 
 
 def _best_first(logits: Row) -> Ids:
-    """Places by falling logit, the first place first among equals.
+    """Return positions by falling logit, the first position first among equals.
 
     Sorts whole numbers made of a logit and its place, which for a whole vocabulary takes a tenth of a stable sort.
     """
@@ -77,7 +77,7 @@ Candidates = tuple[Ids, Logits]
 """Token ids, and their logits before temperature."""
 
 _LOOKS = (12, 48, 192)
-"""How many of the best tokens a grammar is asked about, before it is asked about all."""
+"""Numbers of best tokens to check with a grammar, before all are checked."""
 
 
 def candidates_of(row: Row, settings: SamplerSettings, node: Node | None = None, *, toss: float = 1.0) -> Candidates:
@@ -131,7 +131,7 @@ def allowed_row(row: Row, node: Node) -> Row:
 
 
 def _best(row: Row, settings: SamplerSettings, *, in_order: bool) -> Candidates:
-    """Return what top-n-sigma and top-k leave of a row."""
+    """Return the candidates of a row that pass top-n-sigma and top-k."""
     if settings.top_n_sigma > 0:
         floor = float(row.max()) - settings.top_n_sigma * float(row[row > -inf].std(dtype=np.float64))
         row = np.where(row >= np.float32(max(floor, LOWEST)), row, np.float32(-inf))
@@ -146,7 +146,7 @@ def _best(row: Row, settings: SamplerSettings, *, in_order: bool) -> Candidates:
 
 
 def _among_the_best(row: Row, settings: SamplerSettings, node: Node) -> Candidates | None:
-    """Return what top-k, top-p and min-p leave of what a grammar allows; None if too many would have to be asked.
+    """Return the tokens that a grammar, top-k, top-p and min-p allow; None if too many must be checked.
 
     The grammar is asked about the best tokens, and about more of them while the others may decide which are left:
     these others weigh at least nothing, and at most as if all were as good as the last one that was looked at.
@@ -195,7 +195,7 @@ def mirostat(row: Row, temperature: float, mu: float) -> Candidates:
 
 
 def next_mu(mu: float, x: Logits, place: int, settings: SamplerSettings) -> float:
-    """Mirostat's mu after the candidate at ``place`` was drawn.
+    """Return mirostat's mu after the candidate at ``place`` was drawn.
 
     Args:
         x: logits of the candidates before temperature, ``[n]``.
@@ -205,7 +205,7 @@ def next_mu(mu: float, x: Logits, place: int, settings: SamplerSettings) -> floa
 
 
 def _surprise(x: Logits, temperature: float) -> Logits:
-    """In bits, of each candidate."""
+    """Return the surprise of each candidate in bits."""
     with np.errstate(over="ignore"):
         depths = (x - x.max()) / temperature
     surprise: Logits = math.log2(float(np.exp(depths).sum())) - depths / math.log(2)

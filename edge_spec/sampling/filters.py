@@ -1,4 +1,4 @@
-"""The filters: which candidates stay, judged by their logits alone.
+"""Filters: choose candidates by their logits alone.
 
 Candidates come best first, as float64 logits before temperature. ``n_likely`` is top-p and min-p, which nearly
 everybody uses: it also tells when a look at the best few tokens is enough (see ``candidates``), and C knows it
@@ -27,7 +27,7 @@ FEW = 96
 
 @dataclass(frozen=True)
 class Filter:
-    """A transform that lets some of the candidates stay.
+    """A transform that keeps some of the candidates.
 
     Attributes:
         is_on: whether settings ask for it.
@@ -81,7 +81,7 @@ def _typical(x: Logits, settings: SamplerSettings, _: float) -> Kept:
 
 
 def _exclude_top_choices(x: Logits, settings: SamplerSettings, toss: float) -> Kept:
-    """XTC: now and then all likely candidates go but the least likely of them, of equal ones that of the highest id."""
+    """XTC: at random, remove all likely candidates but the least likely of them (the highest id among equals)."""
     if toss > settings.xtc_probability:
         return slice(None)
     p = weights(x)
@@ -90,7 +90,7 @@ def _exclude_top_choices(x: Logits, settings: SamplerSettings, toss: float) -> K
 
 
 EARLY = (Filter(lambda settings: settings.typical_p < 1, _typical),)
-"""Between top-k and top-p. They have to see all candidates."""
+"""Filters between top-k and top-p. They need all candidates."""
 
 LATE = (Filter(lambda settings: settings.uses_xtc, _exclude_top_choices),)
-"""After min-p."""
+"""Filters after min-p."""

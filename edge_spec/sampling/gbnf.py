@@ -1,4 +1,4 @@
-"""From a grammar in llama.cpp's GBNF to the same one in Lark's syntax, with a message that says where a mistake is."""
+"""Translate a grammar from llama.cpp's GBNF to Lark's syntax, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _CHARACTER = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]
 _ESCAPED = {"t": "\t", "r": "\r", "n": "\n", **{char: char for char in '\\"[]-'}}
 
 _MAX_DEPTH = 200
-"""The deepest nesting of groups: they are read by recursion."""
+"""The deepest nesting of groups, which are parsed by recursion."""
 
 _MAX_CHAIN = 250
-"""The most rules and groups within each other: llguidance follows them by recursion."""
+"""The most nested rules and groups: llguidance follows them by recursion."""
 
 _MAX_REPEATS = 2000
 """llama.cpp's limit."""
@@ -104,7 +104,7 @@ class _Reader:
         self.uses: dict[str, dict[str, int]] = {}
 
     def read(self) -> None:
-        """Read all of them."""
+        """Read all rules."""
         while self._skip_newlines():
             kind, name, line = self._next()
             if kind != "name" or self._next()[0] != "define":

@@ -1,4 +1,4 @@
-"""What a grammar is to the sampler, and what the sampler remembers along a reply.
+"""The sampler's interface of grammars, and the state that it keeps along a reply.
 
 A grammar is a seam: the sampler asks which tokens may come next and what state follows. llguidance's grammars are in
 ``edge_spec.sampling.guidance``.
@@ -18,7 +18,7 @@ __all__ = ["Grammar", "GrammarState", "KeptNode", "Node", "Progress"]
 
 
 class GrammarState(Protocol):
-    """How far a reply has come in a grammar. Never changes."""
+    """A state of a grammar after some tokens of a reply. Immutable."""
 
     def allowed(self, tokens: Sequence[int]) -> Sequence[bool] | npt.NDArray[np.bool_]:
         """Return whether each of these tokens may come next."""
@@ -27,21 +27,21 @@ class GrammarState(Protocol):
         """Return the state after a token that may come next; None if the reply ends with it."""
 
     def forced(self, most: int) -> list[int]:
-        """At most ``most`` tokens of the text that has to come next, split as it probably will be."""
+        """Return at most ``most`` tokens of the text that has to come next, split as the model probably will."""
 
     def learn(self, token: int) -> None:
-        """The model wrote ``token`` here: this is how it splits forced text."""
+        """Learn how the model splits forced text: it wrote ``token`` here."""
 
 
 class Grammar(Protocol):
-    """Which replies are possible."""
+    """A set of possible replies."""
 
     def start(self) -> GrammarState:
         """Return the state before the first token of a reply."""
 
 
 class Node:
-    """A place in a reply, and what is remembered there.
+    """A position in a reply, and the sampler's state there.
 
     Attributes:
         index: how many tokens of the reply come before it.
@@ -60,10 +60,10 @@ class Node:
         self._below: dict[int, Node] = {}
 
     def below(self, token: int) -> Node:
-        """Return the place after ``token``."""
+        """Return the position after ``token``."""
         node = self._below.get(token)
         if node is None:
-            # Drafters may propose what cannot come: nothing is constrained after that.
+            # Drafters may propose a forbidden token: nothing is constrained after it.
             may = self.state is not None and self.allowed([token])[0]
             state = self.state.after(token) if may and self.state else None
             node = self._below[token] = Node(self.index + 1, state, self.mu)
@@ -92,7 +92,7 @@ class Node:
 
 
 class KeptNode(Node):
-    """A place as a model of a trimmed vocabulary asks about it: by columns of its rows instead of token ids."""
+    """A position as a model with a trimmed vocabulary sees it: by columns of its rows instead of token ids."""
 
     __slots__ = ("_kept", "_node")
 
@@ -109,9 +109,9 @@ class KeptNode(Node):
 
 
 class Progress:
-    """How far a reply has come: its accepted end, and the paths that were tried from there.
+    """The accepted end of a reply, and the drafted paths from there.
 
-    Places are found by the tokens after the last accepted one, so the text before may lose tokens. Paths that turn
+    Positions are found by the tokens after the last accepted one, so earlier tokens may be removed. Paths that turn
     out to be wrong are dropped when the accepted end moves.
 
     Attributes:
@@ -124,7 +124,7 @@ class Progress:
         self.accepted = accepted
 
     def at(self, text: Sequence[int]) -> Node:
-        """Return the place at the end of ``text``."""
+        """Return the position at the end of ``text``."""
         n = len(text) - self.n_before - self.accepted.index
         if n < 0:
             raise ValueError(f"a text without the last {-n} of {self.accepted.index} accepted tokens")

@@ -22,21 +22,21 @@ _LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
-"""25 ms for a mask of a grammar without terminals over a quarter of a million tokens, and at most 40 MB of states."""
+"""Limits of llguidance: 25 ms for a mask of a grammar without terminals over 250,000 tokens, and 40 MB of states."""
 
 _SLICES = [r'[^"\\\x00-\x1F\x7F]{1,10}']
-"""Tokens that match are judged together where any such text may come. More of these kinds would save a tenth of a
+"""Tokens that match are checked together where any such text may come. More of these kinds would save a tenth of a
 millisecond and take twice the memory (152,000 tokens: 54 MiB instead of 25)."""
 
 _LOOKAHEAD_BYTES = 64
-"""The most bytes of forced text that are looked for."""
+"""The most bytes of forced text to look for."""
 
 _FEW = 64
-"""Asking about each of so many tokens takes less time than asking about all of them at once."""
+"""Up to this many tokens, checking each takes less time than computing the whole mask."""
 
 
 def check_grammar(grammar: Lark) -> None:
-    """Refuse a grammar that llguidance cannot use with any vocabulary.
+    """Raise if llguidance cannot use a grammar with any vocabulary.
 
     Raises:
         SettingsError: with its reason.
@@ -53,7 +53,7 @@ def _refuse(grammar: Lark, problem: str) -> None:
         reason = f"{reason} {more[0].strip()}: {more[2].strip().removeprefix('error: ')}"
     if reason.startswith("NoExtension"):
         reason = "it allows nothing"
-    # What it says of a place is one in a text that the user has not written.
+    # Drop the position: it refers to a text that the user has not written.
     reason = reason.split("failed to compile JSON schema: ")[-1].split(" (at ")[0]
     raise SettingsError(f"cannot be kept: {reason}", argument=grammar.argument, hint="simplify it")
 
@@ -68,18 +68,18 @@ class _Tokens(TokenizerWrapper):
     def __init__(self, tokenizer: FileTokenizer, ends: Sequence[int]) -> None:
         self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.n_vocab)]
         for token, raw in enumerate(self.tokens):
-            # A byte that no UTF-8 has marks special tokens there.
+            # llguidance marks special tokens with a byte that UTF-8 never has.
             if b"\xff" in raw:
                 self.tokens[token] = b""
         for token in ends:
             self.tokens[token] = b""
         if not ends:
-            # It needs one; this one nobody can write.
+            # llguidance needs an end token; this one cannot be written.
             self.tokens.append(b"")
         self.eos_token_id = ends[0] if ends else len(self.tokens) - 1
 
     def __call__(self, text: str) -> list[int]:
-        """Return nothing: how text is cut is not left to llguidance."""
+        """Return no tokens: llguidance must not tokenize text itself."""
         return []
 
 
@@ -134,7 +134,7 @@ class GuidedGrammar:
         return _State(_Reply(self), None, -1)
 
     def matcher(self) -> LLMatcher:
-        """Return a matcher that has seen nothing."""
+        """Return a new matcher."""
         return self._matcher.deep_copy()
 
     def cut(self, raw: bytes) -> list[int]:
@@ -147,9 +147,9 @@ class GuidedGrammar:
 
 
 class _Reply:
-    """The matcher of a reply, which is taken to whatever place is asked about.
+    """The matcher of a reply, moved to the position in question.
 
-    It knows places by numbers: they hold it, and must not be held by it.
+    Positions refer to it, so it refers to them by number only.
     """
 
     def __init__(self, grammar: GuidedGrammar) -> None:
@@ -176,14 +176,14 @@ class _Reply:
         return self.sound()
 
     def sound(self) -> LLMatcher | None:
-        """Return the matcher, unless the last call was more than it can do: then a new one begins."""
+        """Return the matcher; drop it and return None if the last call exceeded its limits."""
         if self._matcher is not None and self._matcher.is_error():
             self._matcher, self._path = None, []
         return self._matcher
 
 
 class _State:
-    """A place in a reply: the tokens up to it. What is too much work to follow allows nothing."""
+    """A position in a reply: the tokens before it. What is too much work to follow allows nothing."""
 
     __slots__ = ("__weakref__", "_ahead", "_reply", "above", "index", "number", "token")
 
@@ -236,7 +236,7 @@ class _State:
         state = _State(self._reply, self, token)
         n = len(vocabulary.tokenizer.token_bytes(token))
         if self._ahead is not None and n < len(self._ahead):
-            # The rest of what was forced here is forced there.
+            # The rest of the forced text is forced at the next position.
             state._ahead = self._ahead[n:]
         return state
 

@@ -1,8 +1,8 @@
-"""From a JSON schema to a grammar for the JSON that it allows, on one line.
+"""Translate a JSON schema into a grammar for the JSON that it allows, on one line.
 
-llguidance reads JSON schemas. What it would read in another way, or pass over, is written in a way that it knows, or
-refused by name and place. Values are written as by Python's ``json.dumps``, with one space after commas and colons and
-none elsewhere: a model cannot write white space without end, and everything but values is forced.
+llguidance reads JSON schemas. What it would read differently or ignore is rewritten, or refused by name and position.
+Values are written as by Python's ``json.dumps``, with one space after commas and colons and none elsewhere: a model
+cannot write white space without end, and everything but values is forced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANNOTATIONS = frozenset(("$schema", "$id", "$comment", "$anchor", "$defs", "def
     *("default", "examples", "deprecated", "readOnly", "writeOnly", "contentMediaType", "contentEncoding"),
     *("contentSchema", "$vocabulary", "discriminator", "example", "externalDocs", "nullable", "xml"),
 }
-"""The keywords that allow and forbid nothing, those of OpenAPI included. What may be null there besides need not be."""
+"""Keywords without an effect, those of OpenAPI included. OpenAPI's ``nullable`` is ignored."""
 
 _ANYWHERE = frozenset(("$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"))
 
@@ -43,31 +43,31 @@ _BY_TYPE = {
     "string": frozenset(("minLength", "maxLength", "pattern", "format")),
     "number": _BOUNDS,
 }
-"""The keywords that show a type where none is given."""
+"""Keywords that imply a type where none is given."""
 
 KEYWORDS = frozenset[str]().union(_ANYWHERE, *_BY_TYPE.values())
-"""The keywords that are kept."""
+"""The keywords that are enforced."""
 
 _EXACT = 1 << 53
 """llguidance computes with numbers of 64 bits, which are exact below this."""
 
 _LARGEST, _SMALLEST = 10**15 - 1, 1e-10
-"""Of numbers for which a schema says nothing else: their digits would have no end."""
+"""Bounds of numbers without bounds in the schema, whose digits would have no end."""
 
 _MAX_COUNT = 100_000
 
 _MAX_ALTERNATIVES, _MAX_COMPARED = 1000, 200
-"""Alternatives in all places together. Those of ``oneOf`` are compared pair by pair: so many, or as many pairs."""
+"""The most alternatives in a whole schema, and the most of ``oneOf``, which are compared pair by pair."""
 
 _DATE = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-[0-9]{2}-(?:0[1-9]|1[0-9]|2[0-8])"
 _TIME = "[0-9]{2}:[0-9]{2}:[0-5][^z]*"
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
-"""What Python reads of these formats: years from 1, no leap seconds, capitals. Dates end on the 28th, since a grammar
+"""Formats as Python parses them: years from 1, no leap seconds, capitals. Dates end on the 28th, since a grammar
 cannot count the days of a February."""
 
 
 def constraints(schema: Mapping[str, Any]) -> set[str]:
-    """Return the keywords of a schema that allow or forbid something, or that nobody knows."""
+    """Return the keywords of a schema that constrain values, and unknown ones."""
     return {keyword for keyword in schema if keyword not in _ANNOTATIONS and not keyword.startswith("x-")}
 
 
@@ -88,7 +88,7 @@ def schema_to_lark(schema: str | Mapping[str, Any] | bool) -> Lark:
 
 
 def json_expression(schema: str | Mapping[str, Any] | bool) -> str:
-    """Return the same as a part of a grammar in Lark's syntax; see ``schema_to_lark``."""
+    """Return the grammar of a schema as a part of a grammar in Lark's syntax; see ``schema_to_lark``."""
     try:
         parsed = parse_json(schema if isinstance(schema, str) else json.dumps(schema))
     except (TypeError, ValueError, RecursionError) as error:
@@ -106,7 +106,7 @@ def _fail(place: str, what: str, hint: str = "leave it out, or check it after th
 
 
 class _Rewriter:
-    """Writes a schema in the way that llguidance reads as meant."""
+    """Rewrites a schema so that llguidance reads it as meant."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -116,7 +116,7 @@ class _Rewriter:
         self._n_pairs = self._n_alternatives = 0
 
     def rewritten(self) -> dict[str, Any]:
-        """Return all of it."""
+        """Return the rewritten schema."""
         if self._schema is False:
             _fail("#", "false allows nothing", "give an object with keywords")
         found = self._of(self._schema, "#")
@@ -157,7 +157,7 @@ class _Rewriter:
         return made
 
     def _closed(self, made: dict[str, Any]) -> dict[str, Any]:
-        """Return a schema without what would let a model write on and on, and what the schema leaves open."""
+        """Return a schema with bounds on everything that a model could write without end, and what it leaves open."""
         if made.get("properties"):
             made = {"additionalProperties": False} | made
         if "prefixItems" in made:
@@ -215,7 +215,7 @@ class _Rewriter:
             for m, other in enumerate(shown[:n]):
                 if not any(not (one[key] & other[key]) for key in one.keys() & other.keys()):
                     _fail(place, f"alternatives {m} and {n} may overlap", "use anyOf, or give them different types")
-        # Beside another ``anyOf`` both have to hold.
+        # Beside another ``anyOf`` both apply.
         return {"allOf": [{"anyOf": made}]} if self._joins else {"anyOf": made}
 
     def _all(self, schemas: Any, place: str) -> list[Any]:
@@ -227,14 +227,14 @@ class _Rewriter:
         return [self._of(each, f"{place}/{n}") for n, each in enumerate(schemas)]
 
     def _shown_by(self, schema: Any) -> dict[str, set[str]]:
-        """Return what distinguishes alternatives: their types, and the values of properties that they require."""
+        """Return what distinguishes alternatives: types, and values of required properties."""
         for _ in range(_MAX_ALTERNATIVES):
             if not isinstance(schema, Mapping) or "$ref" not in schema:
                 break
             schema = found_in(self._schema, str(schema["$ref"]))
         if not isinstance(schema, Mapping):
             return {}
-        # What is referred to may be malformed and has not been read yet: it shows nothing, and is refused when it is.
+        # The target of the reference may be malformed and has not been checked yet: it distinguishes nothing.
         shown: dict[str, set[str]] = {}
         kinds = schema.get("type")
         kinds = {kinds} if isinstance(kinds, str) else set(map(str, kinds)) if isinstance(kinds, list) else set()
@@ -339,7 +339,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _require_exact(value: Any, place: str) -> None:
-    """Refuse a value with a number that llguidance would write as another one."""
+    """Raise if a value has a number that llguidance would write as another one."""
     if isinstance(value, Mapping):
         value = list(value.values())
     for each in value if isinstance(value, list) else ():
@@ -352,7 +352,7 @@ def _require_exact(value: Any, place: str) -> None:
 
 
 def _joins(schema: Any) -> bool:
-    """Return whether several schemas have to hold at one place: what one leaves open another one may need."""
+    """Return whether several schemas apply to one value, so that one may require what another leaves open."""
     if isinstance(schema, list):
         return any(map(_joins, schema))
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Grammars in the form that llguidance reads: Lark's syntax, with JSON schemas in it."""
+"""Grammars in llguidance's form: Lark's syntax with embedded JSON schemas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 __all__ = ["Lark", "literal"]
 
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
-"""How a forced text is cut into tokens is left to the model."""
+"""Options of all grammars: the model decides how a forced text is tokenized."""
 
 
 class Lark(str):

@@ -55,7 +55,7 @@ _FOUND = struct.Struct("qd")
 """``struct found``."""
 
 LEFT = bytes(_ROW.size)
-"""Leaves a row to Python: C finds no columns."""
+"""Marks a row for Python: C finds no columns in it."""
 
 
 class NativeDraw:
@@ -65,7 +65,7 @@ class NativeDraw:
         deepest = -math.log(settings.min_p) if settings.min_p > 0 else math.inf
         self._library = library
         self._settings = _DrawSettings(settings.top_k, settings.top_p, settings.temperature, deepest)
-        # Those that were asked for last: most often they are the same again.
+        # The last ones, which most often are used again.
         self._changes: Changes | None = None
         self._own_changes = _Changes()
         # C reads these as long as this object lives.
@@ -76,7 +76,7 @@ class NativeDraw:
     def asked(
         self, rows: Rows, stream: int, index: int, held: list[object], changes: Changes | None = None
     ) -> list[bytes]:
-        """Return what C is told of rows, ``[n, n_vocab]``: ``struct asked`` of each, ``LEFT`` where Python draws.
+        """Return ``struct asked`` for each of some rows, ``[n, n_vocab]``; ``LEFT`` where Python draws.
 
         Args:
             stream, index: of the noise, and the place of the token in the reply.
@@ -102,21 +102,21 @@ class NativeDraw:
         if changes is not self._changes:
             columns, amounts = changes
             n = len(columns)
-            # Not in place: rows that were asked about before may have to be read with theirs.
+            # Not in place: C may still read earlier rows with their own.
             self._own_changes = own = _Changes(n)
             own.columns[:n], own.amounts[:n] = columns, amounts
             self._changes = changes
         return self._own_changes
 
     def pick(self, row: Row, stream: int, index: int, changes: Changes | None = None) -> int:
-        """Return what a row, ``[n_vocab]``, is drawn to; -1 where it is left to Python. See ``asked``."""
+        """Return the token drawn from a row, ``[n_vocab]``; -1 if Python has to draw. See ``asked``."""
         (asked,) = self.asked(row[None], stream, index, [], changes)
         token: int = self._library.edge_pick_3(asked)
         return token
 
 
 def native_guesses(rows: Sequence[bytes], n: int) -> list[list[tuple[int, float]]]:
-    """Return what ``Sampler.guess`` returns for rows of any draws, nothing where it is left to Python.
+    """Return ``Sampler.guess`` for rows of any draws; nothing for rows that Python has to draw.
 
     Args:
         rows: what ``NativeDraw.asked`` has returned.
@@ -134,7 +134,7 @@ def native_guesses(rows: Sequence[bytes], n: int) -> list[list[tuple[int, float]
 
 
 def native_draw(settings: SamplerSettings, kept: KeptTokens | None = None) -> NativeDraw | None:
-    """Return the draw in C; None if it was not built, or does not know a transform that these settings ask for.
+    """Return the draw in C; None if it was not built, or lacks a transform that these settings use.
 
     Args:
         kept: the tokens of the columns of its rows; None for all.

@@ -77,12 +77,12 @@ def uniform(key: int, token: int) -> float:
 
 
 def coin(key: int) -> float:
-    """Return a uniform number strictly inside (0, 1) that belongs to the place; ``key`` comes from ``position_key``."""
+    """Return a uniform number strictly inside (0, 1) for the position; ``key`` comes from ``position_key``."""
     return uniform(key, -1)
 
 
 def gumbel(key: int, token: int) -> float:
-    """Standard Gumbel noise."""
+    """Return standard Gumbel noise."""
     return -log(-log(((_mix((key + (token + 1) * _GOLDEN) & _MASK) >> 12) + 0.5) * _STEP))
 
 

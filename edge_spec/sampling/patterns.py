@@ -1,4 +1,4 @@
-"""Regular expressions of JSON schemas, written as llguidance reads them as meant.
+"""Translate regular expressions of JSON schemas so that llguidance reads them as meant.
 
 Schemas have ECMA's dialect, libraries of Python read them in Python's, and llguidance reads Rust's. What is written
 here allows a text only where both dialects do: ``\\d`` is a digit of ASCII, ``\\D`` is no digit of any script. What
@@ -39,7 +39,7 @@ def branches_of(pattern: str) -> list[Branch]:
     """Return the alternatives of a pattern.
 
     Raises:
-        ValueError: with what cannot be kept.
+        ValueError: names the part that cannot be translated.
     """
     return _Pattern(pattern).branches()
 
@@ -91,7 +91,7 @@ class _Pattern:
         return found
 
     def _next(self, *texts: str) -> str:
-        """Take one of some texts if it comes next; returns an empty one if none does."""
+        """Consume one of some texts if it comes next; return an empty text if none does."""
         found = next((text for text in texts if self._pattern.startswith(text, self._place)), "")
         self._place += len(found)
         return found
@@ -121,14 +121,14 @@ class _Pattern:
                 return found
 
     def _repeated(self) -> tuple[str, bool]:
-        """Read an expression and how often it comes; returns it, and whether there is an anchor in it."""
+        """Read an expression with its repetition; return it, and whether it contains an anchor."""
         if self._next("^"):
             raise ValueError("a '^' within a text")
         text, is_anchored = self._one()
         count = self._take(_COUNT)
         times = count[0] if count is not None else self._next("*", "+", "?")
         if times:
-            # Whether it is greedy does not change which texts there are.
+            # Greediness does not change which texts match.
             self._next("?")
         if not self._is_at("|)") and self._pattern[self._place] in "*+?{":
             raise ValueError(f"a {self._pattern[self._place]!r} that repeats nothing")

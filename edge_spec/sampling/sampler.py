@@ -1,4 +1,4 @@
-"""From a row of logits and the text so far to a token: one function for target and drafters."""
+"""Draw a token from a row of logits and the text so far, by one function for target and drafters."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Scored = tuple[list[int], list[float]]
 """Token ids and their noisy scores."""
 
 _BEST = 16
-"""How many candidates a guess weighs."""
+"""The most candidates of a guess."""
 
 _BEST_ONE = SamplerSettings(temperature=0, top_k=1, top_p=1, min_p=0)
 _GREEDY_GUESS = SamplerSettings(temperature=0, top_k=_BEST, top_p=1, min_p=exp(-4))
-"""What lies more than 4 nats below the best is left out: chances under 0.02 are not worth a row."""
+"""Leaves out candidates more than 4 nats below the best: chances under 0.02 are not worth a row."""
 
 
 class Sampler:
@@ -41,14 +41,14 @@ class Sampler:
     A draw depends on the row, the text before it, the settings, and the prompt that fixed the noise stream. Rows of
     target and drafters go through the same noise.
 
-    Only a grammar and mirostat remember anything. What they remember belongs to places in the reply (``Node``):
+    Only a grammar and mirostat have a state. It belongs to positions in the reply (``Node``):
     picking at a place any number of times, in any order, changes nothing elsewhere, so what is not accepted leaves no
-    trace. ``commit`` says what is accepted, and forgets the rest.
+    trace. ``commit`` accepts a text and drops the other states.
 
     Args:
         prompt: token ids of the whole prompt as it was before any trimming.
         grammar: which replies are possible.
-        breakers: what DRY does not look beyond, of ``find_breakers``.
+        breakers: sequence breakers of DRY, from ``find_breakers``.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Sampler:
         self._kept = kept
         self._bias = bias_changes(self.settings, kept)
         self._native = None if self.has_grammar else native_draw(self._scored_by, kept)
-        # Picks in C. The best of an unchanged row is found faster without.
+        # Draws in C. Python finds the best of an unchanged row faster.
         usual = self.settings.temperature > 0 or (self._adjusts and not self.settings.uses_penalties)
         self._picker = self._native if usual else None
 
     def view(self) -> Sampler:
-        """Return the sampler for drafters: the same draws, but what they pick does not move mirostat's mu."""
+        """Return the sampler for drafters: the same draws, without moving mirostat's mu."""
         view = copy(self)
         view._moves_mu = False
         return view
@@ -99,7 +99,7 @@ class Sampler:
         return view
 
     def forget(self, n: int) -> None:
-        """``n`` tokens have been taken out of the text, before those that are drawn from now on.
+        """Note that ``n`` tokens were removed from the text before the next draws.
 
         The noise continues as if they were still there: it depends on the place in the reply, not in a cache.
         """
@@ -139,17 +139,17 @@ class Sampler:
         return token
 
     def guess(self, row: Row, text: Sequence[int], n: int) -> Guesses:
-        """At most ``n`` likeliest outcomes of another model's ``pick``, judging by this row; best first.
+        """Return at most ``n`` likeliest outcomes of another model's ``pick``, judged by this row; best first.
 
         Returns pairs of token and estimated chance that it is the one; the first is ``pick`` of this row. The
         chance falls with the margin by which a candidate's noisy score lies below the best one's: a target
         whose noisy scores differ from these by Gumbel errors of scale 1 picks a candidate with just this
-        soft-max probability. Nothing follows where the grammar allows nothing.
+        soft-max probability. The list is empty if the grammar allows no token.
         """
         return guess_all([Asked(self, row[None], len(text), lambda _: text)], n)[0][0]
 
     def _told(self, asked: Asked, held: list[object]) -> list[bytes]:
-        """Return what C is told of rows, see ``NativeDraw.asked``."""
+        """Return the arguments of C for rows, see ``NativeDraw.asked``."""
         native, index = self._native, self._index(asked.length)
         if native is None:
             return [LEFT] * len(asked.rows)
@@ -173,29 +173,29 @@ class Sampler:
         return [(token, weight / total) for (_, token), weight in zip(order[:n], weights, strict=False)]
 
     def place(self, text: Sequence[int]) -> Node:
-        """Return what is remembered of the place at the end of ``text``."""
+        """Return the state at the end of ``text``."""
         return self._progress.at(text)
 
     def commit(self, text: Sequence[int]) -> None:
-        """``text`` is accepted; nothing is asked any more about places before its end."""
+        """Accept ``text`` and drop the states before its end."""
         if self._remembers:
             self._progress.accepted = self.place(text)
 
     @property
     def accepted(self) -> Node:
-        """What is remembered of the place where the accepted text ends; for ``go_back``."""
+        """The state at the end of the accepted text; for ``go_back``."""
         return self._progress.accepted
 
     def go_back(self, accepted: Node) -> None:
-        """What was accepted since then has been taken back."""
+        """Return to an earlier accepted state."""
         self._progress.accepted = accepted
 
     def state(self) -> dict[str, float]:
-        """Return what cannot be told from the accepted tokens; for ``resume``."""
+        """Return the state that accepted tokens do not determine; for ``resume``."""
         return {"mu": self._progress.accepted.mu} if self.settings.uses_mirostat else {}
 
     def resume(self, reply: Sequence[int], state: Mapping[str, float] | None = None) -> None:
-        """Continue after a reply that is written already.
+        """Continue after an existing reply.
 
         Args:
             reply: all its token ids from the start.
@@ -218,7 +218,7 @@ class Sampler:
         return adjusted(row, text, self.settings, self._breakers, self._kept) if self._adjusts else row
 
     def _changed(self, row: Row, text: Sequence[int]) -> tuple[Row, Changes | None]:
-        """Return a row and what C has to add to it before it draws: it does not know penalties."""
+        """Return a row, with penalties applied, and the changes that C adds before it draws."""
         if not self._adjusts:
             return row, None
         if self.settings.uses_penalties:
@@ -233,27 +233,27 @@ class Sampler:
         return position_key(self.stream, self._index(len(text)))
 
     def _index(self, length: int) -> int:
-        """Return the place in the reply of the token that follows a text of so many."""
+        """Return the index in the reply of the token after a text of this length."""
         return length - self._progress.n_before
 
     def _node(self, text: Sequence[int]) -> Node | None:
-        """Return the place at the end of ``text``, asked by columns of a row; None where nothing is remembered."""
+        """Return the position at the end of ``text``, by columns of a row; None if there is no state."""
         if not self._remembers:
             return None
         node = self.place(text)
         return node if self._kept is None else KeptNode(node, self._kept)
 
     def _scored(self, row: Row, text: Sequence[int]) -> Scored:
-        """Return the best of what can be drawn, with log probability plus noise up to a constant."""
+        """Return the best candidates with log probability plus noise, up to a constant."""
         key = self._key(text)
         return self._with_noise(*self._candidates(row, self._node(text), key), key)
 
     def _candidates(self, row: Row, node: Node | None, key: int) -> Candidates:
-        """Return what can be drawn, before temperature."""
+        """Return the candidates, before temperature."""
         if node is None or not self.settings.uses_mirostat:
             columns, x = candidates_of(row, self._scored_by, node, toss=coin(key))
         else:
-            # The whole row counts for mirostat, so a grammar is asked about all tokens.
+            # Mirostat needs the whole row, so the grammar checks all tokens.
             row = row if node.state is None else allowed_row(row, node)
             columns, x = mirostat(row, self.settings.temperature, node.mu)
         return self._ids(columns), x
@@ -266,7 +266,7 @@ class Sampler:
         scores = x - x.max()
         if self.settings.temperature == 0:
             return ids.tolist(), scores.tolist()
-        # Of differences, since the smallest temperatures would make an infinity of every logit.
+        # Scale differences, since the smallest temperatures would turn every logit into infinity.
         with np.errstate(over="ignore"):
             scores /= self.settings.temperature
         if ids.size <= FEW:
@@ -294,7 +294,7 @@ class Asked(NamedTuple):
 
 
 def guess_all(asked: Sequence[Asked], n: int) -> list[list[Guesses]]:
-    """Return for each what ``Sampler.guess`` returns for each of its rows, found in one call where C guesses."""
+    """Return ``Sampler.guess`` for each row of each request, in one call where C guesses."""
     held: list[object] = []
     found = iter(native_guesses([row for each in asked for row in each.sampler._told(each, held)], n))
     return [
@@ -310,7 +310,7 @@ def _winner(ids: Sequence[int], scores: Sequence[float]) -> int:
 
 
 def _total(numbers: Iterable[float]) -> float:
-    """Return the sum as C adds; Python's own corrects what rounding loses."""
+    """Return the sum in C's order; Python's own ``sum`` compensates rounding."""
     total = 0.0
     for number in numbers:
         total += number

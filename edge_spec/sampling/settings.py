@@ -1,4 +1,4 @@
-"""What a user can ask of sampling."""
+"""The settings of sampling."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from edge_spec.options import (
 __all__ = ["SAMPLER_OPTIONS", "SamplerKeywords", "SamplerSettings"]
 
 _LARGEST = 1e9
-"""No penalty or bias is larger: beyond it float32 would drown the logit, or overflow."""
+"""The largest penalty or bias: beyond it float32 would lose the logit, or overflow."""
 
 
 class SamplerKeywords(TypedDict, total=False):
-    """What a user can ask of sampling; the fields of ``SamplerSettings`` but for the seed and the attempt."""
+    """The settings of sampling: fields of ``SamplerSettings`` without the seed and the attempt."""
 
     temperature: Annotated[float, Option("Divides the logits; 0 takes the best token.", at_least=0, short="--temp")]
     top_k: Annotated[int, Option("Keep the k best tokens; 0 for all.", at_least=0)]
@@ -96,10 +96,10 @@ class SamplerSettings:
     ``2 * mirostat_tau`` and moves by ``mirostat_eta`` times the difference between ``mirostat_tau`` and the surprise
     of each token. A grammar comes before everything.
 
-    At least one token always stays. ``seed`` picks the noise, ``attempt`` counts retries of the same prompt. Other
-    programs have seeds of 64 bits with a sign: a negative one is that of the same bits without.
+    At least one token always stays. ``seed`` picks the noise, ``attempt`` counts retries of the same prompt. A negative
+    seed equals the unsigned seed with the same 64 bits, since other programs have signed seeds.
 
-    Differences from llama.cpp: the lowest id goes first among equal logits, where llama.cpp's order depends on its
+    Differences from llama.cpp: the lowest id comes first among equal logits, where llama.cpp's order depends on its
     sort; masses are float64; tokens that are already removed do not count for ``typical_p``, where llama.cpp's
     entropy becomes NaN; ``penalty_window=-1`` is the whole text; penalties and DRY apply with mirostat as well;
     temperature 0 takes the best token whatever mirostat and XTC would do.
@@ -159,7 +159,7 @@ class SamplerSettings:
         object.__setattr__(self, "logit_bias", MappingProxyType(biases))
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of them as plain values, as JSON can hold them."""
+        """Return all settings as plain values for JSON."""
         return {
             **{each.name: getattr(self, each.name) for each in fields(self)},
             "logit_bias": {str(token): bias for token, bias in self.logit_bias.items()},
@@ -174,7 +174,7 @@ class SamplerSettings:
 
     @classmethod
     def valid(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of some values that can be settings: what a file recommends may be damaged."""
+        """Return the valid ones of some values: the recommendations of a file may be damaged."""
         kept = {}
         for name, value in values.items():
             with suppress(SettingsError):

@@ -1,4 +1,4 @@
-"""What a request says of the form of its answer: a grammar, a JSON schema in one of the places where clients put it."""
+"""Read the form of an answer from a request: a grammar, or a JSON schema in any place where clients put it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from edge_spec.server.fields import MAX_GRAMMAR, MAX_SCHEMAS, ReplyFields
 __all__ = ["CONSTRAINTS", "WantedFormat", "require_short", "wanted_format"]
 
 CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "regex", "ebnf")
-"""Fields of other servers that say what may be written, and are not offered."""
+"""Fields of other servers that constrain answers and are not supported here."""
 
 _ANY_OBJECT = {"type": "object"}
 
 _WRAPPER = frozenset(("name", "description", "strict", "schema"))
-"""What OpenAI's API has around a schema."""
+"""The keys that OpenAI's API puts around a schema."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class WantedFormat:
     is_json: bool
 
     def refused(self, error: SettingsError) -> ApiError:
-        """Return what a client is told of a grammar that cannot be kept."""
+        """Return the error for a grammar that cannot be enforced."""
         return bad_value(self.field, in_fields(error))
 
 
 def wanted_format(asked: ReplyFields) -> WantedFormat | None:
-    """Return the form that a request asks for; None if any will do.
+    """Return the form that a request asks for; None if it asks for none.
 
     Raises:
         ApiError: it asks for two, or for one that cannot be kept.
@@ -84,10 +84,10 @@ def wanted_format(asked: ReplyFields) -> WantedFormat | None:
 
 
 def require_short(schemas: Any, field: str) -> None:
-    """Refuse schemas that are too long together.
+    """Raise if the schemas are too long together.
 
     Raises:
-        ApiError: they are.
+        ApiError: the schemas are too long.
     """
     n_chars = len(json.dumps(schemas))
     if n_chars > MAX_SCHEMAS:

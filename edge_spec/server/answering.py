@@ -1,4 +1,4 @@
-"""From work to responses: what has been written becomes choices, at once or in chunks."""
+"""Turn written replies into responses, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CompletionChoice:
         return [self._choice("", [], answer)]
 
     def keep(self, batch: list[TokenEvent]) -> int:
-        """Remember some tokens for the whole response; returns how many bytes that takes."""
+        """Store tokens for the whole response; return how many bytes that takes."""
         text = "".join(event.text for event in batch)
         self._text.write(text)
         n_bytes = self._told.add(self._choice("", batch, None)) if self._job.tells_tokens else 0
@@ -138,12 +138,12 @@ class ChatChoice:
 
 
 def _of_text(events: list[TokenEvent], model: TextModel) -> list[TokenEvent]:
-    """Return those of tokens that are text: OpenAI tells nothing of the one that ends an answer."""
+    """Return the events of tokens with text: OpenAI's responses omit the token that ends an answer."""
     return [event for event in events if event.id is None or not model.prompts.ends(event.id)]
 
 
 def _events(events: list[TokenEvent], job: Job, model: TextModel) -> dict[str, Any]:
-    """Return what is sent about single tokens, where that was asked for."""
+    """Return the events of single tokens, if they were requested."""
     return {"token_events": token_events(events, model.prompts.spelling)} if job.token_events else {}
 
 
@@ -186,7 +186,7 @@ async def whole(work: Work, prepared: Prepared) -> list[bytes | bytearray]:
 async def chunks(work: Work, prepared: Prepared) -> AsyncIterator[dict[str, Any]]:
     """Yield the response in chunks; several replies take turns."""
     common, include_usage = prepared.envelope, prepared.includes_usage
-    # As OpenAI does: with a usage at the end the other chunks say that they have none.
+    # As OpenAI does: with a usage at the end, the other chunks have a usage of null.
     more: dict[str, Any] = {"usage": None} if include_usage else {}
     begun: set[int] = set()
     async for number, batch in work:
@@ -214,7 +214,7 @@ def _usage(work: Work, job: Job) -> dict[str, Any]:
 
 
 def _own_fields(work: Work, prepared: Prepared) -> dict[str, Any]:
-    """Return what OpenAI's form has no place for: the seed that was drawn, times, how much faster the only answer was
+    """Return the fields that OpenAI's form lacks: the seed that was drawn, times, how much faster the only answer was
     for its drafts, as far as is known, and what the user should know.
 
     Plain rounds are measured without a grammar and without log probabilities, whose time they would take as well: the

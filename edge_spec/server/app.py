@@ -71,7 +71,7 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
     paths = [route.path for route in routes]
     middleware = [Middleware(UsualPaths, paths=paths), Middleware(RequestLog, paths=paths)]
     if settings.allowed_origins:
-        # Outside of the gate: a page that may ask may also read why it was refused.
+        # Outside of the gate, so that an allowed page can read why it was refused.
         origins = [origin.rstrip("/") for origin in settings.allowed_origins]
         anything: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"], "allow_private_network": True}
         middleware.append(Middleware(CORSMiddleware, allow_origins=origins, **anything))
@@ -111,7 +111,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
     async with asyncio.timeout_at(deadline):
         with Loan(service.ledger, "memory for requests") as lent:
             raw = await service.bodies.read(request, lent)
-            # A full queue refuses it before any work is done for it.
+            # A full queue refuses a request before any work is done for it.
             with service.queue.join() as ticket:
                 prepared = await unless_gone(request.receive, service.prepare(kind, raw, lent))
                 work = service.begin(ticket, prepared)
@@ -133,7 +133,7 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
 
 
 def _summary(work: Work, n_not_kept: int) -> str:
-    """Return what has been read and written, and how many schemas are not kept, for the log."""
+    """Return the tokens read and written, and the number of schemas not enforced, for the log."""
     done = [answer.statistics for answer in work.answers]
     n_read, n_written, n_drafted, n_accepted = (
         sum(getattr(each, name) for each in done) for name in ("prompt_tokens", "tokens", "drafted", "accepted")
@@ -176,7 +176,7 @@ def _described(service: Service) -> dict[str, Any]:
 
 
 def _sampling(service: Service) -> dict[str, Any]:
-    """Return the sampler's settings where a request does not say."""
+    """Return the sampler's settings for requests that give none."""
     settings = service.model.sampler_settings(seed=0, **service.settings.sampling)
     return {name: getattr(settings, name) for name, option in SAMPLER_OPTIONS.items() if not option.is_repeatable}
 

@@ -1,4 +1,4 @@
-"""The body of a request: bounded in size and time, and JSON."""
+"""Read the JSON body of a request, bounded in size and time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TOGETHER = 16
 _CLOSE = {"Connection": "close"}
 
 _STRING = re.compile(rb'"(?:[^"\\]+|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, or one without an end: looking for another beginning would take the square of the time."""
+"""A string, also one without an end: another search for its end would take quadratic time."""
 
 _SOME = re.compile(rb'(?:[^"]{1,4096}+|"(?:[^"\\]+|\\.)*+"){1,4096}+', re.DOTALL)
-"""A part of a body that ends in no string."""
+"""A part of a body that does not end inside a string."""
 
 _MOST_PARTS = 200_000
-"""So many lists, objects and names: while Python makes them, and looks for unused ones, nobody else has a turn."""
+"""The most lists, objects and names: while Python parses and collects them, no other request proceeds."""
 
 _BYTES_OF_TEXT, _BYTES_OF_FIELDS = 6, 1100
 _BYTES_BY_MARK = {b"{": 300, b"[": 100, b",": 100, b":": 200}
@@ -38,7 +38,7 @@ Measured with bodies of 4 MB of texts, messages, lists, objects and biases.
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 class Bodies:
@@ -62,10 +62,10 @@ class Bodies:
 
         Raises:
             ApiError: it is too large, comes too slowly, or too much is being read already.
-            ClientGone: it never came whole.
+            ClientGone: the client disconnected before the end of the body.
         """
         try:
-            # Whoever sends it so slowly may want to keep a connection busy.
+            # Such a slow client may only want to keep a connection busy.
             async with asyncio.timeout(self._timeout_s):
                 return await self._read(request, lent)
         except TimeoutError:
@@ -79,7 +79,7 @@ class Bodies:
         n_announced = int(announced[:18]) if announced.isascii() and announced.isdigit() else 0
         refused = _too_large(self._max_bytes) if n_announced > self._max_bytes else None
         if refused is not None and "expect" in request.headers:
-            # The client asks before it sends.
+            # The client waits for permission to send.
             raise refused
         raw, n_bytes = bytearray(), 0
         try:
@@ -111,7 +111,7 @@ def parsed_bytes(raw: bytes) -> tuple[int, int]:
     """
     n_bytes, place, n_parts, n_objects = _BYTES_OF_TEXT * len(raw), 0, 0, 0
     while place < len(raw):
-        # Other threads go on in between.
+        # Let other threads proceed in between.
         found = _SOME.match(raw, place)
         end = found.end() if found is not None and found.end() > place else len(raw)
         marks = _STRING.sub(b"", raw[place:end])
@@ -144,7 +144,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
 
 
 def _too_large(max_bytes: int) -> ApiError:
-    # ``_CLOSE``: what has not been read must not be taken for the next request.
+    # ``_CLOSE``: the unread rest must not be parsed as the next request.
     return ApiError(
         413,
         f"the body is larger than {max_bytes} bytes; shorten it, or start the server with a larger --max-body",
@@ -154,9 +154,9 @@ def _too_large(max_bytes: int) -> ApiError:
 
 
 def _no_room(lent: Loan, n_bytes: int) -> ApiError | None:
-    """Claim the memory of a part; returns the refusal where the budget has no room for it."""
+    """Claim the memory of a part of a body; return the error if the budget has no room for it."""
     try:
-        # While it is made one text, it exists twice.
+        # While the parts are joined, they exist twice.
         lent.grow(2 * n_bytes)
     except BudgetExceeded as error:
         refused = api_error(error)
@@ -176,7 +176,7 @@ def _too_many() -> ApiError:
 
 
 def _refuse_half_characters(body: Any) -> None:
-    """JSON can name halves of surrogate pairs, which are not text."""
+    """Raise if strings hold halves of surrogate pairs, which JSON can escape but which are not text."""
     try:
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Connections: bounded in number, and none waits for ever for the head of a request."""
+"""Limit the number of connections, and the time to send the head of a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BoundedProtocol", "is_crowded"]
 
 _CROWDED = "edge_spec.crowded"
 _REFUSED_TOGETHER = 64
-"""So many more connections are told that there are too many; further ones are closed at once."""
+"""This many more connections get an error response; further ones are closed at once."""
 
 
 def is_crowded(scope: Scope) -> bool:
@@ -26,7 +26,7 @@ def is_crowded(scope: Scope) -> bool:
 
 
 def _has_two_lengths(scope: Scope) -> bool:
-    """Return whether a request says twice where it ends: a proxy may have read another end than we do."""
+    """Return whether a request states its length twice: a proxy may have read it differently."""
     return {b"transfer-encoding", b"content-length"} <= {name for name, _ in scope.get("headers", ())}
 
 
@@ -41,7 +41,7 @@ def _closing(send: Send) -> Send:
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP as uvicorn speaks it, but a client whose request line and headers do not arrive in time is cut off.
+    """uvicorn's HTTP protocol, with a time limit for the request line and headers.
 
     uvicorn itself bounds only connections that are silent between two requests. Bodies are bounded where they are
     read.

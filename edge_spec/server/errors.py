@@ -25,7 +25,7 @@ _SERVER_ERROR = "server_error"
 
 
 class ApiError(Exception):
-    """What a client is told.
+    """An error response in OpenAI's form.
 
     Args:
         status: of HTTP.
@@ -59,12 +59,12 @@ class ApiError(Exception):
 
 
 def bad_value(param: str, message: str) -> ApiError:
-    """Return what a client is told of a field that cannot be as it is."""
+    """Return the error for a field with a wrong value."""
     return ApiError(400, f"{param}: {message}", code="invalid_value", param=param)
 
 
 def too_long(n_ctx: int, n_tokens: str, prompt: str) -> ApiError:
-    """Return what a client is told of a prompt that does not fit.
+    """Return the error for a prompt that does not fit.
 
     Args:
         n_tokens: how many it has, in words.
@@ -80,7 +80,7 @@ def too_long(n_ctx: int, n_tokens: str, prompt: str) -> ApiError:
 
 
 def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
-    """Return what a client is told of an error; nothing of the inside of one that nobody foresaw.
+    """Return the response to an error; unexpected errors reveal no details.
 
     Args:
         prompt: the field that holds the prompt.

@@ -32,29 +32,29 @@ __all__ = [
 MAX_CHOICES = 128
 MAX_BIASES = 1 << 12
 MAX_GRAMMAR = 1 << 16
-"""Longer grammars are refused: a small request must not keep the processor busy for long."""
+"""The longest grammar, in characters: a small request must not keep the processor busy for long."""
 
 MAX_SCHEMAS = 1 << 17
-"""So many characters of schemas are read."""
+"""The most characters of schemas in a request."""
 
 MAX_TOLD = 1 << 20
 TOLD_BYTES = 96
-"""So many log probabilities are told in a response that is sent as a whole, and what each takes there."""
+"""The most log probabilities in a response that is not streamed, and the bytes of each."""
 
 MAX_STOPS = 16
 MAX_TOP = 20
 
 _UNLIMITED = _DRAWN = -1
-"""As other servers have it."""
+"""The value that means no limit, as in other servers."""
 
 EACH: Any = Field(fail_fast=True)
-"""Of a list: what is wrong with one thing in it is told, and with a hundred thousand would take seconds to say."""
+"""Validation of a list stops at the first wrong item: reporting a hundred thousand would take seconds."""
 
 Limit = Literal[-1] | Annotated[int, Field(ge=1)]
 
 
 class Fields(BaseModel):
-    """Fields that are not known are ignored, as the field does; wrong types are not. One that is null is not there."""
+    """Base of fields: unknown fields are ignored, wrong types are errors, and null means that a field is absent."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -77,7 +77,7 @@ class FormatFields(Fields):
 
 
 class ReplyFields(Fields):
-    """What completions and chat completions have in common.
+    """Fields that completions and chat completions share.
 
     Fields of ``SamplerSettings`` are taken from the request by their names; what has a name of OpenAI's is here.
     """
@@ -102,7 +102,7 @@ class ReplyFields(Fields):
 
     @property
     def own_seed(self) -> int | None:
-        """The seed; None for one that is drawn."""
+        """The seed; None for a random one."""
         return None if self.seed == _DRAWN else self.seed
 
     def limit(self, otherwise: int | None) -> int | None:
@@ -187,7 +187,7 @@ class AllowedChoiceFields(Fields):
 
 
 def _kind_of_choice(given: Any) -> str:
-    """Return the branch of a choice of tools: so only one of them complains."""
+    """Return the branch of a ``tool_choice``, so that only one branch reports errors."""
     if not isinstance(given, Mapping | Fields):
         return "a word"
     kind = given.get("type") if isinstance(given, Mapping) else getattr(given, "type", None)
@@ -215,7 +215,7 @@ F = TypeVar("F", bound=Fields)
 
 
 def parse(kind: type[F], body: Mapping[str, Any]) -> F:
-    """Return the fields of a request. A field that is null is one that is not there.
+    """Return the fields of a request. A field that is null counts as absent.
 
     Raises:
         ApiError: a field is missing, of the wrong type or out of its range.
@@ -224,7 +224,7 @@ def parse(kind: type[F], body: Mapping[str, Any]) -> F:
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        # Of a union each branch complains; what came furthest into the request says most.
+        # Each branch of a union reports errors; the one deepest in the request is the most precise.
         complaints = [
             (_place(each["loc"], given, missing=each["type"] == "missing"), _wanted(each))
             for each in error.errors(include_url=False)
@@ -236,7 +236,7 @@ def parse(kind: type[F], body: Mapping[str, Any]) -> F:
 
 
 def _place(loc: tuple[int | str, ...], value: Any, *, missing: bool) -> str:
-    """Return where in the request: ``messages[0].content``. Names of a union's branches are left out."""
+    """Return a path in the request, such as ``messages[0].content``. Names of a union's branches are left out."""
     place = ""
     for part in loc:
         if isinstance(part, int):

@@ -19,7 +19,7 @@ Spelling = Callable[[int], bytes]
 
 
 def envelope(kind: str, prefix: str, name: str, model: TextModel) -> dict[str, Any]:
-    """Return what all objects of one response have in common.
+    """Return the fields that all objects of one response share.
 
     Args:
         kind: the ``object`` that they are.
@@ -40,13 +40,13 @@ _TOLD = ("logprobs", "token_events")
 
 
 class Told:
-    """The log probabilities of a choice, as text that grows: objects would take ten times as much."""
+    """The log probabilities of a choice as growing JSON text: objects would take ten times the memory."""
 
     def __init__(self) -> None:
         self._lists: dict[str, dict[str, bytearray]] = {}
 
     def add(self, choice: Mapping[str, Any]) -> int:
-        """Add what a choice tells of further tokens; returns by how many bytes the text has grown."""
+        """Add log probabilities of further tokens; return by how many bytes the text has grown."""
         n_bytes = 0
         for field in _TOLD:
             told = choice.get(field)
@@ -59,7 +59,7 @@ class Told:
         return n_bytes
 
     def within(self, choice: Mapping[str, Any]) -> Iterator[bytes | bytearray]:
-        """Yield the JSON of a choice that tells all of this."""
+        """Yield the JSON of a choice with these log probabilities."""
         yield json_of({name: value for name, value in choice.items() if name not in self._lists})[:-1]
         for field, lists in self._lists.items():
             is_object = "" not in lists
@@ -78,7 +78,7 @@ def json_of(value: Any) -> bytes:
 
 
 def ending(answer: Reply | None, *, has_calls: bool = False) -> dict[str, Any]:
-    """Return why a reply has ended: in OpenAI's words, which know only limits besides, and in ours.
+    """Return OpenAI's ``finish_reason`` and our ``ended_by``, which knows more reasons.
 
     None if it has not.
     """
@@ -91,7 +91,7 @@ def ending(answer: Reply | None, *, has_calls: bool = False) -> dict[str, Any]:
 
 
 def usage(answers: Sequence[Reply], n_prompt: int, n: int) -> dict[str, Any]:
-    """Return tokens read and written, and what speculation did for them.
+    """Return the numbers of tokens read, written, drafted and accepted.
 
     Args:
         n_prompt: tokens of all prompts; one that got several replies counts once.
@@ -142,7 +142,7 @@ def completion_logprobs(events: Iterable[TokenEvent], spelling: Spelling, *, off
 
 
 def token_events(events: Iterable[TokenEvent], spelling: Spelling) -> list[dict[str, Any]]:
-    """Return what speculation did for each token, and how likely it was where ``logprobs`` asks for that; ours."""
+    """Return our events: who drafted each token, and its log probability if ``logprobs`` asks for it."""
     return [
         {
             "id": event.id,
@@ -160,7 +160,7 @@ def token_events(events: Iterable[TokenEvent], spelling: Spelling) -> list[dict[
 
 
 _LOWEST = -9999.0
-"""JSON knows no infinity; OpenAI writes this for what cannot come."""
+"""JSON has no infinity; OpenAI writes this for impossible tokens."""
 
 
 def _with_logprobs(events: Iterable[TokenEvent]) -> list[tuple[TokenEvent, int, float]]:
@@ -168,7 +168,7 @@ def _with_logprobs(events: Iterable[TokenEvent]) -> list[tuple[TokenEvent, int, 
 
 
 def _text(raw: bytes) -> str:
-    """Return the text of a token; where it is half a character its bytes, as OpenAI writes them."""
+    """Return the text of a token; if it is part of a character, its bytes, as OpenAI writes them."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

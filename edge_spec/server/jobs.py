@@ -1,4 +1,4 @@
-"""From the fields of a request to what a model is asked for."""
+"""Turn the fields of a request into a job for a model."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _PASSED = {
     for name, option in REPLY_OPTIONS.items()
     if option.field not in (None, *CompletionFields.model_fields)
 }
-"""Options that have no name of OpenAI's, by their fields."""
+"""Options that OpenAI's API lacks, by their fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a model is asked for: one or several replies.
+    """The replies that a request asks a model for.
 
     Attributes:
         prompts: token ids of each prompt.
@@ -76,11 +76,11 @@ class Job:
 
     @property
     def tells_tokens(self) -> bool:
-        """Whether the response says something of single tokens."""
+        """Whether the response describes single tokens."""
         return self.token_events or self.asked.get("logprobs") is not None
 
     def replies(self, model: TextModel) -> Replies:
-        """Return what writes them, together where the engine can.
+        """Return the replies, which are written together where the engine can.
 
         The second to a prompt is drawn as a retry of the first.
         """
@@ -93,7 +93,7 @@ class Job:
 
 
 class JobMaker:
-    """Makes jobs, and refuses what the model cannot do before anything waits for it. Usable from any thread.
+    """Makes jobs, and refuses impossible requests before they are queued. Usable from any thread.
 
     Args:
         ledger: of the memory for answers.
@@ -107,7 +107,7 @@ class JobMaker:
         self._settings = settings
 
     def require_size(self, body: Mapping[str, Any]) -> None:
-        """Refuse by its size what cannot fit the context, before anything else is looked at.
+        """Raise if a request is too large for the context, before anything else is checked.
 
         Raises:
             ApiError: there are too many messages, token ids or biases, or too much text in messages.
@@ -123,7 +123,7 @@ class JobMaker:
                 if isinstance(each, list) and len(each) >= n_ctx and isinstance(each[0], int):
                     raise too_long(n_ctx, str(len(each)), "prompt")
         if isinstance(messages, list):
-            # A template may leave thoughts out of answers, and writes everything else.
+            # A template may omit thoughts of answers, and writes everything else.
             n_bytes = sum(map(_least_bytes, messages))
             least = len(messages)
             if n_bytes >= n_ctx > least:
@@ -166,7 +166,7 @@ class JobMaker:
             answer=asked.add_generation_prompt is not False,
             continues=_continues(asked),
         )
-        # Before anything that takes longer the larger the request is.
+        # Before any work that grows with the size of the request.
         tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
         wanted = wanted_format(asked)
         if wanted is not None and functions and not wanted.is_json:
@@ -199,20 +199,20 @@ class JobMaker:
         )
 
     def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
-        """Token ids of a prompt that has room in the context."""
+        """Return the token ids of a prompt; raise if it does not fit the context."""
         if isinstance(prompt, str):
             return self._fitting(self._model.prompt_of(self._short(prompt, "prompt"), raw=True))
         return self._fitting(self._model.prompts.known(prompt))
 
     def _short(self, text: str, param: str) -> str:
-        """Return the same text, unless it cannot have room: to tokenize megabytes takes long."""
+        """Return the text; raise if it is too long for the context: tokenizing megabytes takes long."""
         n_ctx = self._model.n_ctx
         if len(text) > n_ctx and (least := self._model.prompts.least_tokens(text)) >= n_ctx:
             raise too_long(n_ctx, f"at least {least}", param)
         return text
 
     def _fitting(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Return the same tokens, if they have room."""
+        """Return the tokens; raise if they do not fit."""
         if len(tokens) >= self._model.n_ctx:
             raise PromptTooLong(n_prompt=len(tokens), n_ctx=self._model.n_ctx)
         return tuple(tokens)
@@ -263,7 +263,7 @@ class JobMaker:
         )
 
     def _require_room(self, asked: ReplyFields, prompts: Sequence[tuple[int, ...]], n_top: int) -> None:
-        """Refuse a response that would tell more than is kept of one."""
+        """Raise if a response would exceed the size that is stored for one."""
         most = MAX_TOLD
         if (left := self._ledger.left_bytes) is not None:
             most = min(most, left // TOLD_BYTES)
@@ -313,7 +313,7 @@ def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[s
 
 
 def _least_bytes(message: Any) -> int:
-    """Return about how many bytes a template writes for a message at least."""
+    """Return an estimate of the fewest bytes that a template writes for a message."""
     if not isinstance(message, dict) or message.get("role") == "assistant":
         return 0
     content = message.get("content")
@@ -334,7 +334,7 @@ def _continues(asked: ChatFields) -> bool:
 
 
 def _must_call(asked: ChatFields) -> bool:
-    """Return whether the answer has to be a call."""
+    """Return whether the answer must be a call."""
     choice = asked.tool_choice
     return choice.allowed_tools.mode == "required" if isinstance(choice, AllowedChoiceFields) else choice != "auto"
 

@@ -1,6 +1,6 @@
-"""Calls that nothing can stop: whoever waits for one may leave it.
+"""Calls that cannot be interrupted, but abandoned by their callers.
 
-Such a call runs in a thread of its own. What was left ends by itself, as late as it likes, at the lowest priority, and
+Such a call runs in a thread of its own. An abandoned one ends by itself, at any time, at the lowest priority, and
 what takes long loses its turn; meanwhile everybody else goes on.
 """
 
@@ -33,7 +33,7 @@ _PATIENCE_S = 0.25
 
 
 class LeavableCalls:
-    """Makes calls in turn, each in a thread; who asked may leave. Belongs to one event loop."""
+    """Makes calls in turn, each in a thread; callers may abandon them. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._turns = asyncio.Lock()
@@ -48,7 +48,7 @@ class LeavableCalls:
                 while len(self._beside) >= _MOST_BESIDE:
                     await asyncio.sleep(_RECHECK_S)
                 outcome: Future[T] = Future()
-                # From here on it cannot be cancelled, only left.
+                # From here on the call cannot be cancelled, only abandoned.
                 outcome.set_running_or_notify_cancel()
                 thread = threading.Thread(target=_make, args=(work, outcome), name="edge-spec-preparer", daemon=True)
                 thread.start()
@@ -78,7 +78,7 @@ class LeavableCalls:
         outcome.add_done_callback(self._beside.discard)
 
     async def close(self) -> None:
-        """Wait until no call is made that somebody waits for."""
+        """Wait until every call that has a caller has ended."""
         while self._n_wanted:
             await asyncio.sleep(_RECHECK_S)
 

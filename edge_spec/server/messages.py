@@ -1,4 +1,4 @@
-"""Messages as clients send them, made into messages as chat templates take them."""
+"""Turn messages of clients into messages for chat templates."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """What has been asked and written since the start, and what is held and waits now."""
+    """Counts of requests and tokens since the start, and gauges of memory and queue."""
 
     def __init__(self, queue: WorkQueue, model: TextModel) -> None:
         self._registry = registry = CollectorRegistry()
@@ -27,7 +27,7 @@ class Metrics:
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
             return Counter(f"edge_spec_{name}", text, labels, registry=registry)
 
-        self._requests = counter("requests", "Requests by endpoint and status of HTTP.", ("endpoint", "status"))
+        self._requests = counter("requests", "Requests by endpoint and HTTP status.", ("endpoint", "status"))
         self._counts: list[tuple[Counter, Callable[[Statistics], float]]] = [
             (counter("prompt_tokens", "Tokens of prompts."), lambda done: done.prompt_tokens),
             (counter("completion_tokens", "Tokens written."), lambda done: done.tokens),
@@ -39,21 +39,21 @@ class Metrics:
         ]
 
     def asked(self, endpoint: str, status: int) -> None:
-        """A request has been answered."""
+        """Count a request that was answered."""
         self._requests.labels(endpoint, str(status)).inc()
 
     def wrote(self, done: Statistics) -> None:
-        """A reply has ended."""
+        """Count a reply that has ended."""
         for counter, value in self._counts:
             counter.inc(value(done))
 
     def text(self) -> bytes:
-        """Return all of it as Prometheus reads it."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
 class _Now(Collector):
-    """What the model holds and has computed, and what waits."""
+    """Gauges of the model and of the queue."""
 
     def __init__(self, queue: WorkQueue, model: TextModel) -> None:
         self._queue = queue
@@ -68,13 +68,13 @@ class _Now(Collector):
             n_bytes = line.predicted_bytes if line.measured_bytes is None else line.measured_bytes
             memory.add_metric([line.owner, line.name], n_bytes)
         yield memory
-        cells = GaugeMetricFamily("edge_spec_cells", "Places for tokens of texts, by what they are.", labels=("state",))
+        cells = GaugeMetricFamily("edge_spec_cells", "Cells of the KV cache, by state.", labels=("state",))
         for state, n_cells in self._model.cells.items():
             cells.add_metric([state], n_cells)
         yield cells
-        yield CounterMetricFamily("edge_spec_cells_evicted", "Cells that others needed.", self._model.evicted_cells)
+        yield CounterMetricFamily("edge_spec_cells_evicted", "Cells evicted for others.", self._model.evicted_cells)
         yield GaugeMetricFamily("edge_spec_texts", "Replies being written.", self._model.live_texts)
-        rows = CounterMetricFamily("edge_spec_rows", "Rows of the target, by what for.", labels=("purpose",))
+        rows = CounterMetricFamily("edge_spec_rows", "Rows of the target, by purpose.", labels=("purpose",))
         for purpose, n_rows in self._model.rows.items():
             rows.add_metric([purpose], n_rows)
         yield rows

@@ -19,7 +19,7 @@ _FILES = {
 }
 
 PAGE_PATHS = frozenset(_FILES)
-"""What may be asked without a key: the page asks its user for it."""
+"""Paths that need no key: the page asks its user for it."""
 
 _HEADERS = {
     "Content-Security-Policy": (

@@ -12,10 +12,10 @@ _PREFIX, _MODELS = "/v1", "/v1/models/"
 
 
 class UsualPaths:
-    """Takes a request to the address that was meant.
+    """Routes a request to the address that was meant.
 
     Args:
-        paths: those that there are.
+        paths: the existing ones.
     """
 
     def __init__(self, app: ASGIApp, paths: Collection[str]) -> None:

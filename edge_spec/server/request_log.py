@@ -1,4 +1,4 @@
-"""One line in the log and one count for each request, whatever becomes of it."""
+"""Log and count each request once, whatever its outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge_spec.server.service import Service
 __all__ = ["GONE", "Record", "RequestLog", "record_of", "refused"]
 
 GONE = 499
-"""The status in logs and counts where the client went away; nobody gets it."""
+"""The status in logs and counts if the client disconnected; it is never sent."""
 
 _MODELS = "/v1/models/"
 _OTHER = "other"
@@ -25,7 +25,7 @@ _MAX_PATH = 200
 
 @dataclass
 class Record:
-    """What is known of a request.
+    """The outcome of a request, for the log.
 
     Attributes:
         status: of HTTP, or what became of it after that had been sent; None before anything is certain.
@@ -39,19 +39,19 @@ class Record:
 
 
 def record_of(connection: HTTPConnection) -> Record:
-    """Return the record of a request; nobody reads that of one that came past the log."""
+    """Return the record of a request, or a new one if the request bypassed the log."""
     found: Record = getattr(connection.state, "record", None) or Record()
     return found
 
 
 def refused(connection: HTTPConnection, failure: ApiError) -> JSONResponse:
-    """Return the response that tells a client of an error, whose code goes into the log."""
+    """Return the response for an error, and record its code for the log."""
     record_of(connection).summary = lambda: f", {failure.code or failure.kind}"
     return JSONResponse(failure.to_json(), failure.status, failure.headers)
 
 
 class RequestLog:
-    """Counts requests and logs them, those that are refused or that nobody answers as well.
+    """Counts and logs all requests, also refused and unanswered ones.
 
     Args:
         paths: addresses that are counted by their names; the others are counted together, since a client may invent

@@ -1,4 +1,4 @@
-"""Listens on an address and serves a model there."""
+"""Listen on an address and serve a model there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BACKLOG = 2048
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _IDLE_S = 75
 _LEAVE_S = 5
-"""When the server stops, clients have so long to take the rest of their answers."""
+"""Seconds that clients have to receive the rest of their answers when the server stops."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -63,7 +63,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Stops what is being written as soon as it is asked to stop, not when it is done.
+    """uvicorn's server, which cancels replies when it is asked to stop, instead of finishing them.
 
     Attributes:
         on_listening: called once Ctrl-C stops it.
@@ -74,7 +74,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The same without raising them again: stopping by Ctrl-C is the way to stop."""
+        """As uvicorn, without raising signals again: Ctrl-C is the usual way to stop."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -88,7 +88,7 @@ class _Uvicorn(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
-        # What does not let the server stop does not keep a second one from ending the process at once.
+        # A second signal ends the process at once, whatever keeps the server from stopping.
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         self.stop()
@@ -102,7 +102,7 @@ class _Uvicorn(uvicorn.Server):
                 self.loop.call_soon_threadsafe(service.stop)
 
     def started_with(self, service: Service) -> None:
-        """The event loop runs."""
+        """Called when the event loop runs."""
         self.loop = asyncio.get_running_loop()
         self.service = service
 
@@ -121,7 +121,7 @@ class ModelServer:
         listening: the socket, of ``listen``, where it waits for clients; made of the settings if None.
 
     Attributes:
-        url: where it is.
+        url: its address.
 
     Raises:
         SettingsError: the address is none of this computer. EdgeSpecError: the port is taken.
@@ -170,7 +170,7 @@ class ModelServer:
             self._socket.close()
 
     def stop(self) -> None:
-        """Stop what is being written, and serving. From any thread."""
+        """Cancel replies and stop serving. May be called from any thread."""
         self._uvicorn.stop()
 
     def __enter__(self) -> Self:

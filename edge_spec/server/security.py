@@ -1,4 +1,4 @@
-"""What a request must bring before anything of it is looked at."""
+"""Check origin, host and key of a request before anything else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edge_spec.server.settings import ServerSettings, is_address
 __all__ = ["Gate"]
 
 _PUBLIC = PAGE_PATHS | {"/health"}
-"""What may be asked without a key."""
+"""Paths that need no key."""
 
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s\[\]:@/\\]+))(?::[0-9]{1,5})?")
 """An address of version 6 in brackets or any other name, and a port."""
@@ -40,9 +40,9 @@ class Gate:
         self._hosts = _LOCAL | {settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
         if settings.is_open:
             self._hosts |= {socket.gethostname().lower()}
-        # With a key any name will do: a page from elsewhere does not know the key.
+        # With a key every host is accepted: a page from elsewhere does not know the key.
         self._any_host = self._key is not None
-        # An open server has many addresses. No page can take an address for its own name.
+        # An open server has many addresses, which no page can claim as its own name.
         self._any_address = settings.is_open
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
 
@@ -75,7 +75,7 @@ class Gate:
     def _check_origin(self, headers: Headers, path: str) -> None:
         origins = [origin.lower() for origin in headers.getlist("origin")]
         if not origins and path not in _PUBLIC and headers.get("sec-fetch-site") == "cross-site":
-            # What another page embeds or links to has no origin; it may lead to our page only.
+            # A request embedded or linked by another page has no origin; it may lead to our page only.
             origins = ["null"]
         for origin in origins:
             is_own = origin.partition("://")[2] == headers["host"].lower()

@@ -1,4 +1,4 @@
-"""What is served: a model behind a queue, and what is counted of it."""
+"""The served model, its queue, and its metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Service"]
 _LINE = "process", "requests and answers"
 _SHORT_BYTES = 1 << 16
 _CONSTRAINED = re.compile(rb"tool|schema|grammar|format|\\u")
-"""A body that says none of these asks for no grammar; an escape may spell any of them."""
+"""A body without any of these asks for no grammar; an escape may spell any of them."""
 
 _LEAST_BYTES, _MOST_BYTES = 8 << 20, 128 << 20
 
@@ -37,7 +37,7 @@ class Service:
     """A model that answers requests, as many at a time as it can. Belongs to one event loop.
 
     Attributes:
-        model: what writes. Whoever made it closes it.
+        model: the served model, which the caller closes.
         settings: how the server behaves.
         bodies: reads what is asked.
         queue: who waits.
@@ -55,7 +55,7 @@ class Service:
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
         self.started = int(time.time())
-        # What is short for sure waits for nothing else.
+        # Requests that are surely short do not wait for others.
         self._preparing, self._preparing_short = LeavableCalls(), LeavableCalls()
         self._works: set[Work] = set()
         left = model.ledger.left_bytes
@@ -65,18 +65,18 @@ class Service:
         model.ledger.claim(*_LINE, self._claimed)
         model.ledger.gauge(*_LINE, lambda: self.ledger.held_bytes)
         self._jobs = JobMaker(model, settings, self.ledger)
-        # Last: it starts a thread, which nobody would end if there were no memory for the rest.
+        # Last: it starts a thread, which would leak if memory for the rest were missing.
         self._writer = Writer(asyncio.get_running_loop(), lambda: self.queue.n_coming)
 
     async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes, lent: Loan) -> Prepared:
-        """Check a request and make its prompts; what that takes is claimed as well.
+        """Check a request and make its prompts; claim the memory for it.
 
         Raises:
             ApiError: what is wrong with it. EdgeSpecError: as ``JobMaker``.
         """
 
         def work() -> Prepared:
-            # In that thread one request after the other is taken apart: only what is asked of the model is kept.
+            # That thread parses one request after the other and keeps only its job.
             values_bytes, fields_bytes = parsed_bytes(raw)
             lent.grow(values_bytes)
             body = json_object(raw)
@@ -98,7 +98,7 @@ class Service:
         return await (self._preparing_short if is_short else self._preparing).call(work)
 
     async def convert(self, make: Callable[[TextModel, dict[str, Any]], Any], raw: bytes, lent: Loan) -> Any:
-        """Return what is made of a body with the model's tokenizer."""
+        """Convert a body with the model's tokenizer."""
 
         def work() -> Any:
             lent.grow(parsed_bytes(raw)[0])
@@ -107,7 +107,7 @@ class Service:
         return await self._preparing.call(work)
 
     def require_name(self, name: str | None) -> None:
-        """Refuse the name of another model; without a name it is this one.
+        """Raise if a request names another model.
 
         Raises:
             ApiError: 404.
@@ -121,7 +121,7 @@ class Service:
             )
 
     def begin(self, ticket: Ticket, prepared: Prepared) -> Work:
-        """Let it be written when its turn comes."""
+        """Queue the work; it begins when its turn comes."""
         kept = Loan(self.ledger, "memory for answers")
         start = partial(prepared.job.replies, self.model)
         work = Work(ticket, self._writer, start, kept, in_pieces=prepared.is_stream)
@@ -130,7 +130,7 @@ class Service:
         return work
 
     def stop(self) -> None:
-        """Stop everything that is written or waits."""
+        """Cancel all active and waiting requests."""
         self.queue.close()
         for work in tuple(self._works):
             work.stop()

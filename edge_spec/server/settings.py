@@ -24,7 +24,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Return whether it is an address in numbers, not a name."""
+    """Return whether a host is a numeric address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -49,13 +49,12 @@ class ServerSettings:
         at_once: requests that are answered at a time; as many as a decode can advance if None.
         max_waiting: requests that may wait besides; further ones are refused with 429.
         max_body_bytes: the largest request.
-        discarded_bytes: a body that is too large is read and thrown away up to so much more: where a connection is
-            closed while its client still sends, the client may never see the answer.
+        discarded_bytes: bytes of a too large body to read and discard: a client may never see the answer if its
+            connection is closed while it sends.
         timeout_s: the most seconds from the arrival of a request to the end of its answer, waiting included.
         head_timeout_s, body_timeout_s: how long the head of a request, and its body, may take to arrive.
-        keep_alive_s: while nothing is written a comment is sent so often: programs in between may close silent
-            connections.
-        last_words_s: what a client has to take the error that ends a stream.
+        keep_alive_s: interval of comments while nothing is written, since proxies may close silent connections.
+        last_words_s: seconds that a client has to take the error that ends a stream.
         max_connections: requests of further ones are refused with 503.
         max_tokens: the most tokens of a reply where a request does not say; what fits the context if None.
         sampling: fields of ``SamplerSettings`` where a request does not say.

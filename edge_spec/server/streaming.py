@@ -1,4 +1,4 @@
-"""Server-sent events, and noticing that a client has gone."""
+"""Server-sent events, and detection of disconnected clients."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _AT_ONCE_BYTES = 1 << 16
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T], given_up: asyncio.Event | None = None) -> T:
-    """Return what some work returns; it is cancelled when the client goes away.
+    """Return the result of some work; cancel it when the client disconnects.
 
     Args:
         given_up: set when the client is given up, as if it had gone.
 
     Raises:
-        ClientGone: it went away.
+        ClientGone: the client disconnected.
     """
     working = asyncio.ensure_future(work)
     leaving: list[asyncio.Future[Any]] = [asyncio.ensure_future(_disconnected(receive))]
@@ -44,7 +44,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T], given_up: 
     finally:
         for task in (working, *leaving):
             task.cancel()
-        # Only when the work has stopped may somebody else use the model.
+        # Others may use the model only when the work has stopped.
         with suppress(BaseException):
             await asyncio.wait((working, *leaving))
         if working.done() and not working.cancelled():
@@ -57,7 +57,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class JsonPieces(Response):
-    """A response of JSON that exists in pieces.
+    """A JSON response that is sent in pieces.
 
     Args:
         deadline: when the client must have taken it, by the clock of the event loop.
@@ -77,7 +77,7 @@ class JsonPieces(Response):
             async with asyncio.timeout_at(self._deadline):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 for piece in self._pieces:
-                    # What is sent at once is copied, and waits for the client without being counted.
+                    # Send in parts: a sent part is copied and waits for the client without being counted.
                     for start in range(0, len(piece), _AT_ONCE_BYTES):
                         await _send(send, bytes(piece[start : start + _AT_ONCE_BYTES]))
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -119,7 +119,7 @@ class EventStream(Response):
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A client that takes nothing for so long gets no more.
+        # Give up a client that has taken nothing for this long.
         try:
             async with asyncio.timeout_at(self._deadline + self._settings.last_words_s):
                 await unless_gone(receive, self._run(send), self._given_up)
@@ -157,7 +157,7 @@ class EventStream(Response):
 
 
 def _status_of(error: Exception) -> int:
-    # A time limit is an OSError, too.
+    # ``TimeoutError`` is an ``OSError``, too.
     return api_error(error).status if isinstance(error, TimeoutError) else GONE
 
 

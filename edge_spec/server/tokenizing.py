@@ -13,7 +13,7 @@ from edge_spec.server.fields import EACH, Fields, parse
 __all__ = ["detokenized", "tokenized"]
 
 _MOST = 1 << 17
-"""So many characters or tokens: it is done between the prompts of others."""
+"""The most characters or tokens: others' prompts wait meanwhile."""
 
 
 class TextFields(Fields):

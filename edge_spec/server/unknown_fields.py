@@ -1,4 +1,4 @@
-"""Fields of requests that nobody here knows: their sender should see that they change nothing."""
+"""Notices about unknown fields of requests, which have no effect."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MOST, _LONGEST = 8, 48
 
 
 def notices_of(body: Mapping[str, Any], known: Collection[str]) -> list[str]:
-    """Return a sentence for each field that is not known and may have been meant to change the text.
+    """Return a sentence for each unknown field that may have been meant to change the text.
 
     Args:
-        known: those that are.
+        known: the known fields.
     """
     told: list[str] = []
     for name, value in body.items():

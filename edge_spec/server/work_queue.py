@@ -1,4 +1,4 @@
-"""Who may use the model next: some requests at a time, in the order in which they came."""
+"""Queue of requests: some are answered at a time, in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Ticket", "WorkQueue"]
 
 _MAX_RETRY_S = 60
 _MEAN_OVER = 5
-"""The mean duration of a request is taken over about so many."""
+"""Number of requests over which the mean duration is taken."""
 
 
 class WorkQueue:
@@ -31,24 +31,24 @@ class WorkQueue:
         self.n_waiting = self.n_answered = 0
         self._max_waiting = max_waiting
         self._at_once = at_once
-        # Goes from one to the next in the order of asking.
+        # asyncio.Semaphore serves waiters in order.
         self._places = asyncio.Semaphore(at_once)
         self._mean_s = 1.0
         self._closed = False
 
     @property
     def n_coming(self) -> int:
-        """Return how many of those that wait can begin before another one has ended."""
+        """Return how many waiting requests can begin before another one has ended."""
         return min(self.n_waiting, self._at_once - self.n_answered)
 
     def join(self) -> Ticket:
-        """Stand in the queue. The ticket has to be used, or abandoned.
+        """Join the queue. The ticket has to be used, or given up.
 
         Raises:
             ApiError: 429 with ``Retry-After`` if the queue is full, 503 if the server is stopping.
         """
         self.refuse_if_closed()
-        # Those that have joined begin as soon as there is a place.
+        # Requests that have joined begin as soon as one is free.
         if self.n_waiting >= self._max_waiting + self._at_once - self.n_answered:
             seconds = min(_MAX_RETRY_S, max(1, round(self._mean_s * self.n_waiting / self._at_once)))
             raise ApiError(
@@ -67,17 +67,17 @@ class WorkQueue:
             raise ApiError(503, "the server is stopping; ask again later", kind="server_error", code="stopping")
 
     def close(self) -> None:
-        """Refuse everything from now on, also what waits."""
+        """Refuse all requests from now on, also waiting ones."""
         self._closed = True
 
     async def begin(self) -> float:
-        """Wait for the model; called by a ticket. Returns the time."""
+        """Wait for the model and return the time; called by a ticket."""
         await self._places.acquire()
         self.n_answered += 1
         return asyncio.get_running_loop().time()
 
     def end(self, began: float) -> None:
-        """Leave the model to the next one."""
+        """Release the model to the next request."""
         took = asyncio.get_running_loop().time() - began
         self._mean_s += (took - self._mean_s) / _MEAN_OVER
         self.n_answered -= 1
@@ -85,13 +85,13 @@ class WorkQueue:
 
 
 class Ticket(AbstractAsyncContextManager[None]):
-    """A place in the queue.
+    """A request's entry in the queue.
 
     As an asynchronous context it waits for the model, and has it while the context lasts. As a plain one it is given
-    up at the end, unless somebody uses it by then.
+    up at the end, unless it is in use by then.
 
     Attributes:
-        is_used: whether somebody else gives it up.
+        is_used: whether its user gives it up.
     """
 
     def __init__(self, queue: WorkQueue) -> None:
@@ -108,7 +108,7 @@ class Ticket(AbstractAsyncContextManager[None]):
             self.give_up()
 
     def give_up(self) -> None:
-        """Do not wait any longer. Safe to call twice, and when the wait is over."""
+        """Stop waiting. Safe to call twice, and when the wait is over."""
         self._queue.n_waiting -= self._waits
         self._waits = False
 

@@ -1,4 +1,4 @@
-"""Replies of a model for an event loop: a thread reads what is written for all requests, and drives the rounds."""
+"""Replies for an event loop: one thread reads the replies of all requests and drives the rounds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from edge_spec.server.work_queue import Ticket
 __all__ = ["Work", "Writer"]
 
 _MOST_BEHIND_BYTES = 4 << 20
-"""A client that leaves more than this waiting gets no more."""
+"""The most unread bytes of an answer before its client is given up."""
 
 _MOST_HELD = 32
-"""So many pieces are handed over at a time to who wants no single ones."""
+"""Number of pieces handed over at a time to requests that are not streamed."""
 
 _GATHER_S = 0.005
-"""Before a first round so long is waited for each further request that has come: prompts that are read together take
+"""Seconds to wait for each further request before a first round: prompts that are read together take
 less time, and the texts share their decodes from the first one to the last."""
 
 _EVENT_BYTES, _TOP_BYTES = 256, 112
@@ -40,7 +40,7 @@ class Work(AsyncIterator[Batch]):
     """The replies to one request, written in one turn: iterate for the number of a reply and its next events, without
     events where it has ended.
 
-    Writing does not wait for whoever reads: a slow client keeps nobody from the model. One that falls too far behind
+    Writing does not wait for the reader, so a slow client delays no other. One that falls too far behind
     is given up.
 
     Args:
@@ -50,9 +50,9 @@ class Work(AsyncIterator[Batch]):
 
     Attributes:
         kept: the same, for what the reader keeps of it.
-        replies: what is being written; None before it is its turn. They have ended when the iteration has.
+        replies: the replies; None before its turn. They have ended when the iteration has.
         task: ends when the model is free again.
-        given_up: set where the reader has fallen too far behind; what waited for it is gone.
+        given_up: set if the reader has fallen too far behind; its unread batches are dropped.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Work(AsyncIterator[Batch]):
 
     @property
     def answers(self) -> Sequence[Reply]:
-        """What has been written, by number; empty before it is its turn."""
+        """The replies by number; empty before its turn."""
         return self.replies.answers if self.replies is not None else ()
 
     async def __anext__(self) -> Batch:
@@ -96,13 +96,13 @@ class Work(AsyncIterator[Batch]):
         async with self._ticket:
             self._begun = True
             self._writer.write(self)
-            # The turn ends only after this: whoever comes next needs a model that has stopped.
+            # The turn ends only after this: the next request needs a model that has stopped.
             await self._written.wait()
 
     # --- in the thread that writes
 
     def begin(self) -> None:
-        """Begin to write it."""
+        """Create the replies."""
         try:
             self.replies = self._start()
             self._ready = self.replies.ready_batches()
@@ -112,7 +112,7 @@ class Work(AsyncIterator[Batch]):
             self._error = error
 
     def take_ready(self, reader: Reader) -> bool:
-        """Take what there is without a round; whether it goes on."""
+        """Take available events without a round; return whether the work continues."""
         if self.replies is None or self._error is not None:
             return False
         try:
@@ -135,11 +135,11 @@ class Work(AsyncIterator[Batch]):
             self._held.append(batch)
 
     def fail(self, error: BaseException) -> None:
-        """It cannot go on."""
+        """End the work with an error."""
         self._error = error
 
     def take_held(self, *, is_over: bool) -> list[Batch | None]:
-        """Return what is to be handed over now.
+        """Return the batches to hand over now.
 
         Args:
             is_over: nothing more comes.
@@ -149,7 +149,7 @@ class Work(AsyncIterator[Batch]):
                 if self.replies is not None:
                     self.replies.close()
             except Exception as error:
-                # Whoever ends badly must not end the thread of all.
+                # An error of one request must not end the thread of all.
                 self._error = self._error or error
             self._held.append(None)
         elif self._n_held < self._most_held:
@@ -160,7 +160,7 @@ class Work(AsyncIterator[Batch]):
     # --- in the event loop
 
     def hand_over(self, batches: Sequence[Batch | None]) -> None:
-        """Let the reader have what has been written; None at the end."""
+        """Hand batches to the reader; None marks the end."""
         for batch in batches:
             if batch is None:
                 self._written.set()
@@ -185,17 +185,17 @@ class Work(AsyncIterator[Batch]):
             self._batches.put_nowait(None)
 
     def stop(self) -> None:
-        """Stop soon; nobody needs to wait for it."""
+        """Request a stop without waiting for it."""
         self._stopped = True
         replies = self.replies
         if replies is not None:
-            # The thread that writes them ends them: ending them here may wait for a turn at the model.
+            # The writing thread ends the replies: ending them here may wait for the model.
             replies.ask_to_stop()
         elif not self._begun:
             self.task.cancel()
 
     def close(self) -> None:
-        """Stop, and forget what nobody has read. Safe to call twice."""
+        """Stop, and drop unread batches. Safe to call twice."""
         self.stop()
         self._batches = asyncio.Queue()
         self.kept.end()
@@ -230,17 +230,17 @@ class Writer:
         self._thread.start()
 
     def write(self, work: Work) -> None:
-        """Write some replies as well."""
+        """Add the replies of a request."""
         self._asked.put(work)
 
     def close(self) -> None:
-        """End the thread. Nothing may be written any more."""
+        """End the thread. Nothing may be added any more."""
         self._asked.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         works, reader = list[Work](), Reader.here()
-        # Nothing here may hold what has ended while this waits.
+        # Drop references to ended work before waiting.
         while self._begin(works):
             with suppress(Empty):
                 while self._n_coming():
@@ -253,7 +253,7 @@ class Writer:
                 works = self._advance(works, reader)
 
     def _begin(self, works: list[Work], patience_s: float | None = None) -> bool:
-        """Begin what is asked for next, once something is; False if that is the end."""
+        """Begin the next work, waiting for one; return False at the end."""
         work = self._asked.get(timeout=patience_s)
         if work is not None:
             work.begin()
@@ -261,7 +261,7 @@ class Writer:
         return work is not None
 
     def _advance(self, works: Sequence[Work], reader: Reader) -> list[Work]:
-        """Take what the last round has brought, and do another one; returns what goes on."""
+        """Take the results of the last round, and do another one; return the work that continues."""
         going_on = [work for work in works if work.take_ready(reader)]
         held = [(work, work.take_held(is_over=work not in going_on)) for work in works]
         if handed := [each for each in held if each[1]]:
@@ -270,7 +270,7 @@ class Writer:
             if going_on:
                 advance([work.replies for work in going_on if work.replies is not None], reader)
         except Cancelled:
-            # What is not wanted any more ends when it is looked at.
+            # Cancelled work ends when it is next examined.
             pass
         except BaseException as error:
             for work in going_on:

@@ -1,4 +1,4 @@
-"""The tokens of a vocabulary that a model with another table knows."""
+"""The part of a vocabulary that a model with a smaller table knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["KeptTokens"]
 
 
 class KeptTokens:
-    """Which tokens of a vocabulary the columns of another model's rows stand for.
+    """Maps columns of a model's rows to tokens of a larger vocabulary.
 
     Columns are in the order of the ids, so the lowest id among equals is also the lowest column.
 

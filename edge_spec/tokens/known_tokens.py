@@ -1,4 +1,4 @@
-"""What tokenizers of files have in common: the bytes and the names of tokens."""
+"""Common parts of tokenizers: the bytes and the names of tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class KnownTokens(ABC):
     """A tokenizer that knows the bytes of every token, so that text can be streamed.
 
     Attributes:
-        token_cache: the bytes of tokens that were asked for lately.
+        token_cache: bytes of recently used tokens.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class ListedTokens(KnownTokens):
 
     @cached_property
     def _apart(self) -> re.Pattern[str]:
-        """Where a text is cut that is to hold no control tokens, so that marks are text, too."""
+        """Pattern that cuts a text so that marks in it become text, not control tokens."""
         known = [re.escape(name[1:]) for name in sorted(self._marks)]
         return re.compile("(?<=<)(?=" + "|".join(known) + ")" if known else "(?!)")
 

@@ -1,4 +1,4 @@
-"""Control tokens that are text to whoever reads a reply: marks of thoughts and of calls."""
+"""Control tokens that are shown in replies: marks of thoughts and of calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 __all__ = ["CHANNELS", "SHOWN", "is_mark"]
 
 CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
-"""gpt-oss writes its messages with them."""
+"""The marks with which gpt-oss writes its messages."""
 
 SHOWN = frozenset(
     (
@@ -17,7 +17,7 @@ SHOWN = frozenset(
         *CHANNELS,
     )
 )
-"""Vocabularies list them as text or as control tokens, whichever was easier for who made them. Here their names are
+"""Vocabularies list these marks as text or as control tokens. Here their names are
 their bytes, where they do not end a reply; in messages they stay names of control tokens."""
 
 

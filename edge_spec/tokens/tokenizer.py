@@ -37,12 +37,11 @@ class TokenBytes:
 
     @property
     def held_bytes(self) -> int:
-        """Its size now."""
+        """The current size of the cache."""
         return sys.getsizeof(self._known) + self._content_bytes
 
     def of(self, token: int, read: Callable[[int], bytes]) -> bytes:
-        """The bytes of a token, none if it marks an image or a sound; ``read`` asks the tokenizer where they are not
-        cached."""
+        """Return a token's bytes, empty for marks of images and sounds; ``read`` is called if they are not cached."""
         found = self._known.get(token)
         if found is None:
             found = read(token)
@@ -59,7 +58,7 @@ class TokenBytes:
 
 
 class Vocabulary(Protocol):
-    """What a reply needs to know of tokens."""
+    """The part of a tokenizer that a reply needs."""
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes a token stands for."""
@@ -74,7 +73,7 @@ class Tokenizer(Vocabulary, Protocol):
     adds_bos: bool
 
     def tokenize(self, text: str, *, add_special: bool, controls: bool = True) -> list[int]:
-        """Token ids of a text.
+        """Return the token ids of a text.
 
         Args:
             add_special: add the tokens that the model expects around every text.
@@ -83,7 +82,7 @@ class Tokenizer(Vocabulary, Protocol):
 
     @property
     def control_names(self) -> Collection[str]:
-        """Names of the tokens that stand for no text."""
+        """The names of tokens without text."""
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids, without control tokens."""
@@ -134,4 +133,4 @@ class FileTokenizer(Tokenizer, Protocol):
         """Number of token ids."""
 
     def close(self) -> None:
-        """Free it. Safe to call twice."""
+        """Free the tokenizer. Safe to call twice."""

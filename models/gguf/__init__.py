@@ -1,1 +1,1 @@
-"""GGUF files: their header, read by a reader that trusts none of its numbers, and what it says of the model."""
+"""GGUF files: a reader of headers that trusts no number in them, and the facts about the model."""

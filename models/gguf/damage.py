@@ -1,4 +1,4 @@
-"""Which weights of a file hold what is no number: NaN or an infinity."""
+"""Find weights of a file that are not numbers: NaN or infinity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_spec.models.gguf.header import TensorInfo
 __all__ = ["without_numbers"]
 
 _HALF, _BRAIN, _SINGLE = ("<u2", 0x7C00), ("<u2", 0x7F80), ("<u4", 0x7F800000)
-"""Unsigned integers of floats, and the bits that all are set in what is no number."""
+"""Unsigned integers of each type of float, and the bits that are all set in NaN and infinity."""
 
 _FLOATS = {
     "F32": ((0,), _SINGLE),
@@ -30,14 +30,14 @@ _FLOATS = {
     "IQ4_NL": ((0,), _HALF),
     "IQ4_XS": ((0,), _HALF),
 }
-"""Where in a block of a type its floats stand, and what they are (ggml-common.h of llama.cpp)."""
+"""Positions and types of the floats in a block of each type (ggml-common.h of llama.cpp)."""
 
 _AT_ONCE = 1 << 14
 """Blocks."""
 
 
 def without_numbers(tensors: Iterable[TensorInfo]) -> str | None:
-    """Return the name of the first tensor with a weight or a scale that is no number; None if no such is found.
+    """Return the name of the first tensor with a weight or scale that is not a number; None if there is none.
 
     Reads the weights, some hundred KiB at a time, up to the one that it finds.
 

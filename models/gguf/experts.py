@@ -1,20 +1,20 @@
-"""How many experts a model has and uses: numbers that contradict each other end the process in llama.cpp."""
+"""Check the numbers of experts of a model: contradictory ones end the process in llama.cpp."""
 
 from __future__ import annotations
 
 __all__ = ["MOST_EXPERTS", "wrong_experts"]
 
 MOST_EXPERTS = 1024
-"""llama.cpp has room for so many: ``LLAMA_MAX_EXPERTS`` in its llama-hparams.h."""
+"""The most experts of llama.cpp: ``LLAMA_MAX_EXPERTS`` in its llama-hparams.h."""
 
 _HUNYUAN = frozenset(("hunyuan-dense", "hunyuan_vl"))
-"""Architectures of which one expert is none."""
+"""Architectures in which one expert means a dense model."""
 
 
 def wrong_experts(
     architecture: str, n_experts: int, n_used: int, *, n_groups: int = 0, n_groups_used: int = 0
 ) -> str | None:
-    """Return what is wrong with numbers of experts, as a clause without its subject; None if nothing is.
+    """Return what is wrong with numbers of experts, as a clause without its subject; None if they are right.
 
     Args:
         n_used: in the layer that uses most.

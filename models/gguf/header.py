@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata and the list of tensors, without the tensors.
+"""Read the header of a GGUF file: metadata and the list of tensors, without the tensors.
 
 Our own reader, because a file from the internet may be damaged or malicious, and because planning reads headers: with
 a vocabulary of 152k tokens this takes 0.03 s and 0.2 MiB, and ``gguf.GGUFReader``, which makes an array of every
@@ -38,7 +38,7 @@ _MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """A tensor: what it is and where its data are.
+    """A tensor: its type and shape, and where its data are.
 
     Attributes:
         name: such as ``blk.0.attn_q.weight``.
@@ -72,7 +72,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class GGUFHeader:
-    """What a GGUF says before its tensor data.
+    """The header of a GGUF.
 
     Attributes:
         path: the file.
@@ -103,7 +103,7 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
     path = Path(path)
     hint = "give the path of a .gguf file that you may read"
     try:
-        # Checked before it is opened: opening a pipe would wait for a writer.
+        # Check before opening: opening a pipe would wait for a writer.
         mode = _mode(path)
         if not stat.S_ISREG(mode):
             raise ModelNotFound(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'not a regular file'}", hint=hint)
@@ -116,7 +116,7 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
 
 
 def header_of(file: BinaryIO, path: Path, file_bytes: int) -> GGUFHeader:
-    """Read and check a header from what can only be read forward, such as a download.
+    """Read and check a header from a stream that cannot seek, such as a download.
 
     Args:
         path: what errors name, and where arrays are read later.

@@ -1,4 +1,4 @@
-"""What a GGUF says about its model: its metadata, its parts, and its fingerprint."""
+"""Inspect a GGUF: facts about its model, its parts, and its fingerprint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DIFFUSION = frozenset(("dream", "llada", "llada-moe", "rnd1"))
 
 
 def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
-    """Look at a GGUF without loading it.
+    """Inspect a GGUF without loading it.
 
     A model that is split into several files is named by the first of them; the others are in the same folder.
 
@@ -119,8 +119,8 @@ def _experts(facts: _Facts, n_layers: int) -> tuple[int, int]:
 
 
 def _wrong_rotary(facts: _Facts) -> str | None:
-    """Return how many numbers of a head are turned, as a clause, where plans or decodes of llama.cpp would end the
-    process; None where they would not."""
+    """Return a wrong rotary dimension, as a clause, where plans or decodes of llama.cpp would end the process; None
+    where they would not."""
     for kind in ("", "_swa"):
         width = facts.optional(f"attention.key_length{kind}", 0)
         # Layers with a window turn as many numbers as the others, if nothing is said of them.
@@ -176,14 +176,14 @@ def _require_a_whole_model(header: GGUFHeader, n_tensors: int) -> None:
 
 
 _NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))
-"""Types that no matrix of a model has: libraries have no product for them, and some call one all the same."""
+"""Types that no matrix may have: libraries cannot multiply by them, and some do not check."""
 
 _EXACT = re.compile(r"norm|bias$|^rope_|ssm_(a|d|conv1d(_[qkv])?)\b|shortconv\.conv\b|sinks")
-"""Names of what is added or multiplied number by number, which libraries read as F32."""
+"""Names of tensors that are added or multiplied element by element, which libraries read as F32."""
 
 
 def _require_computable(header: GGUFHeader, tensors: Iterable[TensorInfo]) -> None:
-    """Refuse types of tensors, and numbers, with which libraries end the process, or never return."""
+    """Raise for types of tensors, and numbers, with which libraries end the process or never return."""
     for tensor in tensors:
         is_exact = len(tensor.shape) == 1 or _EXACT.search(tensor.name)
         if tensor.type_name in _NOT_WEIGHTS or (is_exact and tensor.type_name != "F32"):
@@ -216,7 +216,7 @@ _NO_TEXT = {
     "clip": "a projector of images",
     "wavtokenizer-dec": "a decoder of sounds",
 }
-"""Architectures of llama.cpp that are no models which write one token after another, and what they are."""
+"""Architectures of llama.cpp that do not write one token after another, and what they are."""
 
 
 class _Facts:
@@ -235,7 +235,7 @@ class _Facts:
         return UnsupportedModel(f"{self._header.path} {what}", hint="convert the model again with a current llama.cpp")
 
     def refuse(self, wrong: str | None) -> None:
-        """Raise what is wrong, a clause without its subject, if anything is."""
+        """Raise if something is wrong, given as a clause without its subject."""
         if wrong is not None:
             raise self._unsupported(wrong)
 
@@ -274,7 +274,7 @@ class _Facts:
         return (self._checked(key, value),) * n_layers
 
     def flags(self, key: str, n_layers: int) -> tuple[bool, ...] | None:
-        """Return a flag for each layer; None if the file does not have as many."""
+        """Return a flag for each layer; None if the file does not have one for each."""
         value = self._get(key)
         if not isinstance(value, GGUFArray) or value.length != n_layers:
             return None

@@ -16,7 +16,7 @@ _ARCHITECTURES = frozenset(("gemma4",))
 def layer_shapes(
     architecture: str, windowed: Sequence[bool] | None, number: Callable[[str, int], int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return what the metadata say of attention layer by layer.
+    """Return the shapes of attention by layer that the metadata state.
 
     Args:
         windowed: which layers have a window; None if the file does not tell it layer by layer.
@@ -38,7 +38,7 @@ def layer_shapes(
 def wrong_shapes(
     architecture: str, windowed: Sequence[bool] | None, n_head_kv: Sequence[int], number: Callable[[str, int], int]
 ) -> str | None:
-    """Return what is wrong with them, as a clause without its subject; None if nothing is."""
+    """Return a contradiction among the shapes, as a clause without its subject; None if there is none."""
     if architecture not in _ARCHITECTURES:
         return None
     if windowed is None:

@@ -27,7 +27,7 @@ _NUMBER_BYTES = 4
 def recurrence_of(
     tensors: Iterable[TensorInfo], n_embd: int, number: Callable[[str, int], int]
 ) -> tuple[int, frozenset[int]]:
-    """Return what the header says of recurrent layers.
+    """Return the recurrent layers that the header describes.
 
     The sizes are those of ``llama_hparams::n_embd_r`` and ``n_embd_s`` in llama.cpp.
 

@@ -1,4 +1,4 @@
-"""What a GGUF says of a trimmed vocabulary.
+"""Read the trimmed vocabulary of a GGUF.
 
 A drafter may know only the tokens that its target writes most. Its file lists them, and whose they are::
 

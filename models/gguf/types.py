@@ -1,7 +1,7 @@
 """The types of tensors and caches in ggml: the one table of their numbers, blocks and bytes.
 
 As in ggml's ``ggml.h`` and ``ggml-common.h``; a test compares it with the ``gguf`` package, which takes 150 ms to
-import. A type stores so many neighboring values of a row together in a block of so many bytes.
+import. A type stores ``block`` neighboring values of a row together in ``block_bytes`` bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TensorType(NamedTuple):
     block_bytes: int
 
     def row_bytes(self, n_values: int) -> int:
-        """Return the size of a row of so many values, which must be a multiple of ``block``."""
+        """Return the bytes of a row of ``n_values``, which must be a multiple of ``block``."""
         return n_values // self.block * self.block_bytes
 
 

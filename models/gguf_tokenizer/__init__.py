@@ -1,1 +1,1 @@
-"""The tokenizer of a GGUF: llama.cpp's ids without llama.cpp."""
+"""The tokenizer of a GGUF, with llama.cpp's ids and without llama.cpp."""

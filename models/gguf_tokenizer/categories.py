@@ -1,4 +1,4 @@
-"""The categories of characters that splitting into words asks for: Unicode as llama.cpp's tables have it.
+"""Categories of characters for splitting into words, from the tables of Unicode in llama.cpp.
 
 Not Python's own, whose version goes with the interpreter's: a word that is cut elsewhere has other token ids.
 """
@@ -11,10 +11,10 @@ from functools import cache
 __all__ = ["HAN", "HAN_UNASSIGNED", "LETTER", "MARK", "NUMBER", "OTHER", "PUNCTUATION", "SYMBOL", "collapsed"]
 
 NUMBER, LETTER, PUNCTUATION, MARK, SYMBOL, OTHER = "ÑÒÓÔÕÐ"
-"""What stands for a character beyond ASCII in a collapsed text; for white space it is a vertical tab."""
+"""Characters that replace non-ASCII ones in a collapsed text; white space becomes a vertical tab."""
 
 HAN, HAN_UNASSIGNED = "Ö×"
-"""The same where Chinese characters are told from other letters."""
+"""The same if Chinese characters are distinguished from other letters."""
 
 _CLASSES = {"N": NUMBER, "L": LETTER, "P": PUNCTUATION, "M": MARK, "S": SYMBOL, "O": OTHER, "W": "\v"}
 
@@ -29,17 +29,17 @@ _HAN_BLOCKS = (
 
 
 def collapsed(text: str, *, han: bool = False) -> str:
-    """Return a text of the same length in which the category stands for every character beyond ASCII.
+    """Return a text of the same length in which categories replace all non-ASCII characters.
 
     Args:
-        han: Chinese characters are told from other letters.
+        han: distinguish Chinese characters from other letters.
     """
     return text if text.isascii() else text.translate(_table(han))
 
 
 @cache
 def _table(han: bool) -> str:
-    """Return what stands for each code point."""
+    """Return the replacement of each code point."""
     table = "".join(map(chr, range(128)))
     table += "".join(_CLASSES[kind] * int(n or 1) for kind, n in re.findall(r"([A-Z])(\d*)", _RUNS))
     if han:

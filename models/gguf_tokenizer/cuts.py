@@ -15,7 +15,7 @@ _WHITE_SPACE = " \t\n\r\f\v"
 
 
 def grouped_digits(text: str, begin: int, end: int) -> Iterator[int]:
-    """Cut numbers into groups of three digits from the right; the first begins with all that lies before the number."""
+    """Cut numbers into groups of three digits from the right; text before a number belongs to its first group."""
     for number in _NUMBER.finditer(text, begin, end):
         yield from range(number.start() + ((number.end() - number.start() - 1) % 3 + 1), number.end() + 1, 3)
     yield end

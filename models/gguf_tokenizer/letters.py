@@ -14,7 +14,7 @@ _BEGIN, _END = b"[UNK_BYTE_0x", b"]"
 
 
 def bytes_of_letters(text: bytes) -> bytes:
-    """Return the bytes that a token's letters stand for; what stands for none is marked as llama.cpp does.
+    """Return the bytes of a token's letters; letters without a byte are marked as in llama.cpp.
 
     A mark repeats the whole token.
     """
@@ -29,8 +29,7 @@ def bytes_of_letters(text: bytes) -> bytes:
 
 
 def bytes_of_marks(text: bytes, most: int) -> int:
-    """Return how many of a token's bytes are marks, without making them; where they are more than ``most``, some
-    number that is."""
+    """Return how many of a token's bytes are marks; if more than ``most``, any number above it."""
     n = 0
     for letter in _FOREIGN.finditer(text.decode(errors="replace")):
         n += len(_BEGIN) + 2 * len(letter[0].encode()) + len(text) + len(_END)

@@ -1,15 +1,15 @@
-"""What the tokenizer of a GGUF takes."""
+"""The memory of the tokenizer of a GGUF."""
 
 from __future__ import annotations
 
 __all__ = ["loading_peak_bytes", "tokenizer_bytes"]
 
 _OWN_BYTES = 4 << 20
-"""Categories of characters, expressions, and words that are remembered."""
+"""Bytes of categories of characters, expressions, and cached words."""
 
 
 def tokenizer_bytes(n_tokens: int, n_merges: int) -> int:
-    """Return what a loaded tokenizer takes.
+    """Return the memory of a loaded tokenizer.
 
     A hash table and texts of tokens, another one of merges, and the numbers of both, which they share. Compared with
     vocabularies of 32,000 to 262,144 tokens and up to 515,000 merges on CPython 3.11: each within 12 % or 4 MiB,

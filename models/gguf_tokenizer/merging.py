@@ -9,7 +9,7 @@ from itertools import pairwise
 __all__ = ["Order", "by_place", "by_score", "merged"]
 
 Order = Callable[[bytes, bytes], float | None]
-"""Says of two neighbors when they are merged, lower numbers first, and None where they are not."""
+"""Rank of the merge of two neighbors, lowest first; None if they are not merged."""
 
 
 def by_place(merges: Mapping[bytes, int]) -> Order:
@@ -30,9 +30,9 @@ def by_score(ids: Mapping[bytes, int], scores: Sequence[float]) -> Order:
 
 
 def merged(parts: Sequence[bytes], order: Order) -> list[bytes]:
-    """Return what is left when no two neighbors are merged any more. Of equal pairs the leftmost is merged first."""
+    """Return the parts that remain when no neighbors can be merged. Of equal pairs the leftmost is merged first."""
     n = len(parts)
-    # An empty one stands before the first and behind the last, and where one was merged into its neighbor.
+    # Empty parts stand before the first, after the last, and where one was merged into its neighbor.
     found = [*parts, b""]
     after, before = list(range(1, n + 1)), list(range(-1, n))
     queue: list[tuple[float, int, int]] = []
@@ -44,7 +44,7 @@ def merged(parts: Sequence[bytes], order: Order) -> list[bytes]:
         _, left, size = heappop(queue)
         right = after[left]
         a, b = found[left], found[right]
-        # What was merged meanwhile has become longer, or is no longer there.
+        # Skip parts that were merged meanwhile: they have become longer, or empty.
         if not a or not b or len(a) + len(b) != size:
             continue
         whole = found[left] = a + b

@@ -1,4 +1,4 @@
-"""How byte-pair vocabularies cut a text into words: a row for every ``tokenizer.ggml.pre`` of llama.cpp.
+"""Rules by which byte-pair vocabularies cut a text into words, for every ``tokenizer.ggml.pre`` of llama.cpp.
 
 An expression with a category, such as ``[\\p{L}]``, is matched in the text whose characters are collapsed to their
 categories: beyond ASCII, llama.cpp tells no cases of letters apart, so ``\\p{Lu}`` and ``\\p{Ll}`` are ASCII's own and
@@ -15,12 +15,12 @@ from edge_spec.models.gguf_tokenizer.cuts import ascii_digits, grouped_digits, w
 __all__ = ["PRETOKENIZERS", "Cut", "PreTokenizer"]
 
 Cut = str | Callable[[str, int, int], Iterator[int]]
-"""An expression whose matches are parts, or what yields the ends of the parts."""
+"""An expression whose matches are parts, or a function that yields the ends of the parts."""
 
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How one kind of vocabulary cuts texts into words, and what goes with it.
+    """The rules of one kind of vocabulary: how it cuts texts into words, and its other conventions.
 
     Attributes:
         cuts: in their order.
@@ -243,4 +243,5 @@ PRETOKENIZERS = {
     "afmoe": PreTokenizer((grouped_digits, _SOUTH_EAST_ASIAN, _DEEPSEEK3)),
     "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2)),
 }
-"""By the name in the file. ``whitespace`` and vocabularies of other kinds are left to llama.cpp."""
+"""The pre-tokenizers by their name in the file. ``whitespace`` and vocabularies of other kinds are left to
+llama.cpp."""

@@ -1,4 +1,4 @@
-"""Finding special tokens in a text, before what lies between them is tokenized."""
+"""Find special tokens in a text before the text between them is tokenized."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 __all__ = ["SpecialTokens"]
 
 _LONG = 64
-"""Longer names are looked for one by one: comparing them at every place would take quadratic time."""
+"""Longer names are searched one by one: comparing them at every position would take quadratic time."""
 
 _SPACE = " \t\n\r\f\v"
 
 
 class SpecialTokens:
-    """Tokens that are looked for in a text by their names: the longest first, each from left to right.
+    """Special tokens, searched in a text by their names: the longest first, each from left to right.
 
     Args:
         names: token ids by name.
@@ -51,9 +51,9 @@ class SpecialTokens:
             yield text[begin:]
 
     def _found(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Yield where tokens begin and end, in the order in which they are looked for."""
+        """Yield the ranges of tokens, in the order of the search."""
         taken = bytearray(len(text))
-        # Names at one place begin like each other, so a shorter one has its turn only when the longer do not fit.
+        # Names at one position share a prefix, so shorter ones are tried only if longer ones do not fit.
         places: dict[str, list[int]] = {}
         for match in self._begin.finditer(text):
             self._add_longest(places, text, match.start(), _LONG)
@@ -63,7 +63,7 @@ class SpecialTokens:
                 end = begin + len(name)
                 if taken[begin]:
                     continue
-                # What is taken has at least as many bytes, so it never lies within a name.
+                # Taken ranges are at least as long, so they never lie within a name.
                 if taken[end - 1]:
                     self._add_longest(places, text, begin, taken.find(1, begin) - begin)
                     continue
@@ -77,7 +77,7 @@ class SpecialTokens:
                 yield begin, end, token
 
     def _add_longest(self, places: dict[str, list[int]], text: str, at: int, most: int) -> None:
-        """Add a place to those of the longest name there that has at most so many characters."""
+        """Add a position to those of the longest name there with at most this many characters."""
         for begin in (text[at : at + 2], text[at]):
             for length in self._lengths.get(begin, ()):
                 if length <= most and (name := text[at : at + length]) in self._names:
@@ -86,7 +86,7 @@ class SpecialTokens:
 
 
 def _free_places(text: str, name: str, taken: bytearray) -> Iterator[int]:
-    """Yield where a name lies in what is not taken, which may be taken meanwhile."""
+    """Yield positions of a name outside of taken ranges, which may grow meanwhile."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)

@@ -1,4 +1,4 @@
-"""Cutting a text into the words within which pairs are merged."""
+"""Cut a text into the words within which pairs are merged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CLASSES = {
     r"\p{HanLetter}": HAN,
     r"\p{Han}": HAN + HAN_UNASSIGNED,
 }
-"""What a category is in a collapsed text, within brackets."""
+"""Each category in a collapsed text, as the content of brackets."""
 
 _WIDE_SPACE = re.compile("[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 
@@ -39,7 +39,7 @@ class Splitter:
     """Cuts a text into words.
 
     Args:
-        cuts: made one after the other, each within the parts that the ones before have left.
+        cuts: applied one after the other, each within the parts of the previous ones.
     """
 
     def __init__(self, cuts: Sequence[Cut]) -> None:
@@ -47,7 +47,7 @@ class Splitter:
         self._tells_han = any(isinstance(cut, str) and r"\p{Han}" in cut for cut in cuts)
 
     def words(self, text: str) -> Iterator[str]:
-        """Yield the words of a text, which they make up together."""
+        """Yield the words of a text; joined they are the text."""
         plain = text if text.isascii() else _WIDE_SPACE.sub("\v", text)
         by_category = collapsed(text, han=self._tells_han) if any(each for each, _ in self._cuts) else text
         ends: Iterable[int] = (len(text),)
@@ -68,7 +68,7 @@ def _cut(text: str, ends: Iterable[int], cut: Callable[[str, int, int], Iterator
 
 
 def _compiled(expression: str) -> tuple[bool, Callable[[str, int, int], Iterator[int]]]:
-    """Return whether an expression is matched in the collapsed text, and what cuts by it."""
+    """Return whether an expression applies to the collapsed text, and the function that cuts by it."""
     found = expression
     for name, letters in _CLASSES.items():
         found = found.replace(name, letters)

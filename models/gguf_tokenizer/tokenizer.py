@@ -1,4 +1,4 @@
-"""Text to tokens and back by the vocabulary of a GGUF."""
+"""Convert text to tokens and back by the vocabulary of a GGUF."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REMEMBERED_WORDS, _REMEMBERED_LENGTH = 1 << 13, 48
 
 
 class _Words:
-    """Reads the tokens of single words by a vocabulary, until it is freed."""
+    """Tokenizes single words by a vocabulary."""
 
     def __init__(self, vocabulary: GGUFVocabulary, name: str, *, is_byte_level: bool) -> None:
         self._known: GGUFVocabulary | None = vocabulary
@@ -42,7 +42,7 @@ class _Words:
 
     @property
     def vocabulary(self) -> GGUFVocabulary:
-        """What is read by."""
+        """The vocabulary."""
         if self._known is None:
             raise Closed(f"the model {self._name}")
         return self._known
@@ -76,7 +76,7 @@ class _Words:
         return tuple(found)
 
     def _bytes_of(self, part: bytes) -> list[int]:
-        """Return the tokens of the bytes of what is no token."""
+        """Return the byte tokens of a text that is not a token."""
         vocabulary = self.vocabulary
         ids = vocabulary.ids
         if self._is_byte_level:
@@ -108,10 +108,10 @@ class GGUFTokenizer(ListedTokens):
         self._splitter = Splitter(splits.cuts) if splits is not None else None
         self._is_byte_level = splits is not None and splits.byte_level
         self._words = _Words(vocabulary, header.path.name, is_byte_level=self._is_byte_level)
-        # Of another object's method: the tokenizer would refer to itself, and wait for the garbage collector.
+        # Cache another object's method: else the tokenizer would refer to itself until a garbage collection.
         self._word_ids = lru_cache(_REMEMBERED_WORDS)(self._words.read)
         self._joints = None if self._is_byte_level else _joints(vocabulary)
-        # Tables that were in use while they grew.
+        # Free outgrown tables.
         trim_heap()
 
     @property
@@ -169,7 +169,7 @@ class GGUFTokenizer(ListedTokens):
         return self._of_kinds(CONTROL | UNKNOWN)
 
     def _found_anywhere(self) -> Iterator[int]:
-        # Without words, a space is put before texts.
+        # Vocabularies without words put a space before texts.
         return self._of_kinds(USER_DEFINED if self._splitter is not None else 0, but=CONTROL | UNKNOWN)
 
     def _of_kinds(self, kinds: int, but: int = 0) -> Iterator[int]:
@@ -182,11 +182,11 @@ class GGUFTokenizer(ListedTokens):
 
     @cached_property
     def _defined(self) -> SpecialTokens:
-        """What is found where control tokens are text."""
+        """The special tokens to find where control tokens are text."""
         return self._found_first(USER_DEFINED, but=CONTROL | UNKNOWN)
 
     def _found_first(self, kinds: int, but: int = 0) -> SpecialTokens:
-        """Return the tokens of some kinds, which are found in a text before the rest of it becomes tokens."""
+        """Return the tokens of some kinds, which are found in a text before the rest is tokenized."""
         vocabulary = self._vocabulary
         names: dict[str, int] = {}
         for token in self._of_kinds(kinds, but):

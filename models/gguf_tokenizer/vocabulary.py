@@ -32,16 +32,16 @@ __all__ = [
 
 _SCORED, _PAIRED = ("llama",), ("gpt2", "gemma4")
 _KINDS = (*_SCORED, *_PAIRED)
-"""The kinds of vocabularies that are read here. One of ``gpt2`` may cut texts into words in a way that is not known."""
+"""The kinds of vocabularies that are supported; a ``gpt2`` one may still cut words in an unknown way."""
 
 _SAID = 64
-"""Characters of a name in a file that are quoted."""
+"""The most characters of a file's name to quote."""
 
 UNKNOWN, UNUSED, NORMAL, CONTROL, USER_DEFINED, BYTE = (1 << bit for bit in range(6))
-"""What a token is; more than one of these may be true of it."""
+"""Flags of a token; it may have several."""
 
 _BY_TYPE = bytes((0, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE))
-"""By the type in the file; others are as 0."""
+"""Flags by the type in the file; other types are as 0."""
 
 SPACE = "\u2581".encode()
 
@@ -53,7 +53,7 @@ _ENDS = frozenset(
         *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
     )
 )
-"""Tokens that end a reply wherever a vocabulary has them, and are control tokens whatever it says."""
+"""Tokens that end a reply in every vocabulary, and are always control tokens."""
 
 _FILL_IN = (
     (
@@ -121,7 +121,7 @@ T = TypeVar("T", str, bool, int)
 
 
 def why_unknown(vocabulary: VocabularyIdentity) -> str | None:
-    """Return why a GGUF's vocabulary is not read here, as a clause without its subject; None if it is."""
+    """Return why a GGUF's vocabulary is not supported, as a clause without its subject; None if it is."""
     kind, pre = vocabulary.kind, vocabulary.pre
     if kind not in _KINDS:
         return f"is of the kind {kind[:_SAID]!r}" if kind else "is of no kind that the file names"
@@ -141,7 +141,7 @@ class GGUFVocabulary:
         merges: both sides of a merge with a space between them, and its place in their order; empty where the file has
             scores.
         splits: how texts are cut into words; None where they are not.
-        bos, eos, unknown: tokens that begin and end texts, and that stand for what no token stands for; -1 for none.
+        bos, eos, unknown: tokens that begin and end texts, and that replace text without a token; -1 for none.
         adds_bos, adds_eos: whether ``bos`` and ``eos`` stand around every text.
         adds_space: whether a space is put before a text, and behind each special token.
         ends: the tokens that end a reply.
@@ -192,7 +192,7 @@ class GGUFVocabulary:
         if merges is None and self.splits is not None and self.splits.has_merges:
             raise self._refused("it has no merges")
         self.texts = [text or f"[EMPTY_{n}]".encode() for n, text in enumerate(_up_to_zero(tokens))]
-        # Ids and places of merges are the same objects.
+        # Ids and ranks of merges share integer objects.
         numbers = [*range(max(tokens.length, merges.length if merges is not None else 0))]
         self.ids = dict(zip(self.texts, numbers, strict=False))
         if len(self.ids) < len(self.texts):
@@ -233,7 +233,7 @@ class GGUFVocabulary:
         self.adds_space = self._value("add_space_prefix", self.has_scores) and self.has_scores
 
     def _named(self, names: Iterable[str]) -> Iterator[int]:
-        """Yield the tokens of these names."""
+        """Yield the tokens with these names."""
         return (self.ids[name.encode()] for name in names if name.encode() in self.ids)
 
     def _find_ends(self) -> None:
@@ -287,7 +287,7 @@ class GGUFVocabulary:
         self.takes_before, self.takes_behind = frozenset(before), frozenset(behind)
 
     def _bound_marks(self) -> None:
-        """Refuse tokens whose texts would take many times what the file holds."""
+        """Raise if the texts of tokens would take many times the size of the file."""
         left = _MOST_MARKS
         for token, (text, kind) in enumerate(zip(self.texts, self.kinds, strict=True)):
             if kind == NORMAL and len(text) > _SHORT:
@@ -300,7 +300,7 @@ class GGUFVocabulary:
 
 
 def _ranks(merges: GGUFArray, numbers: list[int]) -> dict[bytes, int]:
-    """Return the place of each merge; the first where one occurs twice."""
+    """Return the rank of each merge, the first one if it occurs twice."""
     found = dict(zip(_up_to_zero(merges), numbers, strict=False))
     if len(found) < merges.length:
         found.clear()

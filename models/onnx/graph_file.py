@@ -1,4 +1,4 @@
-"""What an ONNX file says about its graph, without its weights.
+"""Read the graph of an ONNX file without its weights.
 
 Our own reader, because the ``onnx`` package is not a dependency and loads whole files, see ``wire``. Field numbers are
 those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
@@ -65,7 +65,7 @@ class GraphFile:
 
 
 def read_graph(path: Path) -> GraphFile:
-    """Look at an ONNX file and at the files that hold its weights.
+    """Inspect an ONNX file and the files that hold its weights.
 
     The fingerprint hashes the sizes of all files, the whole graph, and of each constant up to 4 KiB from the middle.
 
@@ -142,10 +142,10 @@ def _read_graph(wire: WireFile, graph: Span) -> GraphFile:
 
 
 _ENDLESS = frozenset(("Loop", "Scan"))
-"""Operators that compute as long as the graph likes; no language model needs them."""
+"""Operators that may loop for ever; no language model needs them."""
 
 _MAX_BRANCHES = 8
-"""Branches within branches."""
+"""The deepest nesting of branches."""
 
 
 def _read_node(wire: WireFile, message: Span, depth: int = 0) -> Node:

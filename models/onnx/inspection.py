@@ -1,4 +1,4 @@
-"""Published models on disk: which graph a folder stands for, and what it holds."""
+"""Inspect published models on disk: choose the graph of a folder, and read its facts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["find_graph", "inspect_published", "is_empty", "published_texts"]
 _SUFFIX = ".onnx"
 
 _PREFERRED = ("model_q4", "model_q4f16", "model", "model_fp16", "decoder_with_past_model")
-"""Names of graphs that hubs put into one folder, the best for a small computer first."""
+"""Usual names of graphs in one folder, the best for a small computer first."""
 
 _SUBFOLDER = "onnx"
 _FOUR_BITS = ("MatMulNBits", "GatherBlockQuantized")
 
 
 def find_graph(folder: Path) -> Path | None:
-    """Return the graph that a folder stands for; None if there is none in it.
+    """Return the graph to use of a folder; None if there is none.
 
     ``genai_config.json`` names it; else it is the only one in the folder and its subfolder ``onnx``, or, of several,
     the first of the usual names, of which those with 4 bits come first.
@@ -44,7 +44,7 @@ def find_graph(folder: Path) -> Path | None:
             raise ModelNotFound(f"{folder / GENAI} names {name[:64]!r}, which is not in its folder", hint="download it")
         return graph
     graphs = sorted(path for each in (folder, folder / _SUBFOLDER) for path in each.glob(f"*{_SUFFIX}"))
-    # What a broken download has left stands for nothing as long as there is anything else.
+    # Ignore remains of an interrupted download if there is anything else.
     graphs = [path for path in graphs if not is_empty(path)] or graphs
     if len(graphs) > 1:
         known = [path for stem in _PREFERRED for path in graphs if path.stem == stem]
@@ -56,12 +56,12 @@ def find_graph(folder: Path) -> Path | None:
 
 
 def is_empty(graph: Path) -> bool:
-    """Return whether there is nothing in a file, as a download leaves it that broke off at once."""
+    """Return whether a file is empty, as after an interrupted download."""
     return graph.is_file() and graph.stat().st_size == 0
 
 
 def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
-    """Look at a published graph, or a folder with one, without loading weights.
+    """Inspect a published graph, or a folder with one, without loading weights.
 
     Raises:
         ModelNotFound, NotAModel, TruncatedModel, UnsupportedModel: it cannot be used; see ``read_graph``,
@@ -73,7 +73,7 @@ def inspect_published(path: str | os.PathLike[str]) -> ModelFile:
         raise ModelNotFound(f"there is no graph in {given}", hint="give the path of an .onnx file or its folder")
     file = read_graph(graph)
     configs = ConfigFiles(_home(graph))
-    # A graph of another kind is an error that should come before a missing tokenizer.
+    # Report a graph of another kind before a missing tokenizer.
     read_signature(file, configs, {})
     tokens, tokenizer = read_tokens(configs.folder)
     size = size_of_tokenizer(configs.folder, tokens, tokenizer)
@@ -132,7 +132,7 @@ def _in_four_bits(file: GraphFile) -> bool:
 
 
 def _n_params(file: GraphFile) -> int:
-    """Roughly how many weights there are: two in a byte where the graph has 4-bit operators."""
+    """Return a rough number of weights: two in a byte where the graph has 4-bit operators."""
     packed = 2 if _in_four_bits(file) else 1
     known = (tensor for tensor in file.tensors if tensor.kind in ELEMENT_NUMBERS)
     return sum(tensor.n_elements * (packed if tensor.kind == "uint8" else 1) for tensor in known)

@@ -82,7 +82,7 @@ class PublishedGraph:
 
     @property
     def last_row_only(self) -> bool:
-        """Whether only the logits of the last token come out."""
+        """Whether the graph returns the logits of the last token only."""
         return self.logits.shape[1] == 1
 
 

@@ -61,7 +61,7 @@ def check_sizes(tensors: tuple[Tensor, ...], graph: Path) -> None:
     """Check that every file that holds weights exists and is long enough.
 
     Raises:
-        ModelNotFound, TruncatedModel: one is not.
+        ModelNotFound, TruncatedModel: a file is missing or too short.
     """
     ends: dict[Path, int] = {}
     for tensor in tensors:

@@ -21,7 +21,7 @@ _KINDS = {"Unigram": "t5", "WordPiece": "bert"}
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSize:
-    """What determines how much memory a ``tokenizer.json`` takes when it is loaded.
+    """Counts that determine the memory of a loaded ``tokenizer.json``.
 
     Attributes:
         n_tokens: including added ones.

@@ -51,7 +51,7 @@ def bytes_field(number: int, value: bytes | str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a value of variable length is in its file."""
+    """The range of a value of variable length in its file."""
 
     start: int
     end: int

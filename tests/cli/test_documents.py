@@ -43,7 +43,7 @@ SMALL = {
 
 WAYS = [pytest.param(SHORT, id="short"), pytest.param(SMALL, id="as-written", marks=pytest.mark.slow)]
 
-N_NOT_RUN, N_BY_CI = 7, 7
+N_NOT_RUN, N_BY_CI = 4, 7
 
 
 def context_of(command: click.Command, name: str | None = None) -> click.Context:

@@ -113,11 +113,11 @@ def test_names_of_a_hub_are_told_without_them(said: Callable[..., str], monkeypa
 
         hub.lie = lie
         shown = said("pull", "org/a:Q3_K", code=1)
-        assert "org/a says what cannot be: 'a\\x1b[2J" in shown and shown.strip().isprintable()
+        assert "org/a states impossible values: 'a\\x1b[2J" in shown and shown.strip().isprintable()
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
         hub.plain = {"/a\x1b[2J.gguf": b"x"}
         shown = said("pull", f"{hub.address}/a%1b%5b2J.gguf", code=1)
-        assert "says what cannot be: 'a\\x1b[2J.gguf' has characters" in shown and shown.strip().isprintable()
+        assert "states impossible values: 'a\\x1b[2J.gguf' has characters" in shown and shown.strip().isprintable()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="quotes of another shell")

@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_is_refused(said: dict[str, Any]) -> None:
     fields: dict[str, Any] = {"repo": "org/a", "commit": COMMIT, "path": "a.gguf", "n_bytes": 1, "sha256": HASH}
     RemoteFile(**fields)
     RemoteFile(**{**fields, "sha256": "", "commit": ""})
-    with pytest.raises(DownloadError, match=r"^org/a says what cannot be: 'a.*gguf' has ") as caught:
+    with pytest.raises(DownloadError, match=r"^org/a states impossible values: 'a.*gguf' has ") as caught:
         RemoteFile(**{**fields, **said})
     assert str(caught.value).isprintable()
 
