@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
 from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, Sentence, StateError
-from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json, require_regular
+from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json
 from edge_spec.generation.session_cache import SuspendedCaches
 from edge_spec.models.beside import write_whole
 from edge_spec.speculation.language_model import NumericsProfile
