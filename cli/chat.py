@@ -22,7 +22,7 @@ from edge_spec.cli.prompts import argument_text
 from edge_spec.cli.reply_options import reply_arguments, reply_options, sampler_options
 from edge_spec.cli.terminal.autosave import Autosave, conversations_in
 from edge_spec.cli.terminal.conversation import Conversation, Reader
-from edge_spec.cli.terminal.conversation_loop import ConversationLoop
+from edge_spec.cli.terminal.conversation_loop import converse
 from edge_spec.cli.terminal.display import THOUGHTS, Display, PlainDisplay
 from edge_spec.cli.terminal.line_reader import LineReader
 from edge_spec.cli.terminal.status import came_back
@@ -109,7 +109,7 @@ def command(**values: Any) -> None:
                 print_summary(model, reply)
 
         conversation = Conversation(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer)
-        ConversationLoop(conversation).run()
+        converse(conversation)
 
 
 def _require_place(path: Path) -> None:
@@ -155,7 +155,7 @@ def begin(
     way_out = "/save FILE tries another file" if sys.stdin.isatty() else ""
     autosave = Autosave(named, folder=folder, on_notice=display.notice, way_out=way_out)
     system = argument_text(values["system"], "--system") if values["system"] is not None else None
-    earlier = conversations_in(data) if data is not None else []
+    earlier = conversations_in(folder) if folder is not None else []
     path = named if named is not None and named.exists() else None
     if path is None and values["resume"] and earlier:
         path, *earlier = earlier

@@ -17,7 +17,7 @@ from edge_spec.cli.printing import echo
 from edge_spec.cli.prompts import Prompt, read_prompts
 from edge_spec.cli.reply_options import reply_arguments, sampler_options
 from edge_spec.errors import SettingsError
-from edge_spec.evaluation.check import Comparison, RandomLimits, Unchecked, check
+from edge_spec.evaluation.check import Comparison, Unchecked, check, random_limits
 from edge_spec.loading import load, possible_modes
 from edge_spec.options import require_one_of
 from edge_spec.sampling import SamplerSettings
@@ -75,7 +75,7 @@ def command(**values: Any) -> int:
     arguments, asked = load_arguments(values), reply_arguments(values)
     modes = modes_of(values["modes"], arguments)
     temperatures = _temperatures(values["temperatures"])
-    next_limit = RandomLimits(values["draft_limit"] or 9) if values["random_limits"] else None
+    next_limit = random_limits(values["draft_limit"] or 9) if values["random_limits"] else None
 
     def compared() -> Iterator[Comparison | Unchecked | str]:
         return check(

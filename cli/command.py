@@ -47,9 +47,6 @@ _VERBS = {
 _ELSEWHERE = {"drafter": "training"}
 """Verbs of other distributions, and the folder of edge-spec's sources that holds each."""
 
-_FORMER = {"quantise": "quantize"}
-"""Verbs by former spellings."""
-
 _USAGE, _INTERRUPTED = 2, 130
 _READER_GONE = 141
 """The exit code that a shell reports for a program ended by SIGPIPE."""
@@ -117,7 +114,7 @@ class _Verbs(click.Group):
         # Check before a verb's file imports a library that would end the process.
         if not ctx.resilient_parsing and args[0] != "completion":
             require_surroundings()
-        return super().resolve_command(ctx, [_FORMER.get(args[0], args[0]), *args[1:]])
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = verb(cmd_name)

@@ -16,13 +16,13 @@ from edge_spec.options import require_path
 
 __all__ = [
     "ModelName",
-    "OwnModelName",
     "cache_dir_option",
     "cache_folder",
     "folder_options",
     "model_argument",
     "model_dir_option",
     "models_in",
+    "own_names",
 ]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -55,16 +55,11 @@ class ModelName(click.ParamType):  # type: ignore[type-arg]
         return locate(str(value), _folder_of(ctx), os.environ) or str(value)
 
 
-class OwnModelName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a model in the user's folder; it is not turned into a path."""
+def own_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of models in the user's folder that begin so, for the shell."""
+    from edge_spec.library.stores import own_models
 
-    name = "name"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from edge_spec.library.stores import own_models
-
-        found = own_models(_folder_of(ctx))
-        return [CompletionItem(each.name) for each in found if each.name.startswith(incomplete)]
+    return [each.name for each in own_models(_folder_of(ctx)) if each.name.startswith(incomplete)]
 
 
 def model_argument(metavar: str | None = None) -> Callable[[Command], Command]:

@@ -59,19 +59,16 @@ class Verb(click.Command):
     """A command whose help lists its options section by section."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does, without suggestions of hidden options."""
+        """Parse as click does; an argument that is written as an option is named."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            name, hidden = error.option_name.lstrip("-"), set[str]()
+            name = error.option_name.lstrip("-")
             for parameter in self.get_params(ctx):
                 if isinstance(parameter, click.Argument) and parameter.name == name:
                     written = f"{ctx.command_path} {parameter.make_metavar(ctx).strip('[]')}"
                     raise click.UsageError(f"{error.option_name} is not an option; write {written}", ctx) from None
-                if isinstance(parameter, click.Option) and parameter.hidden:
-                    hidden |= set(parameter.opts)
-            likely = [each for each in error.possibilities or () if each not in hidden]
-            raise click.NoSuchOption(error.option_name, possibilities=likely, ctx=ctx) from None
+            raise
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -48,8 +48,7 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], bool]) -> T:
             os._exit(130)
         asked = True
 
-    previous = signal.signal(signal.SIGINT, on_interrupt)
-    try:
+    with _handled(on_interrupt, signal.SIGINT):
         threading.Thread(target=body, daemon=True).start()
         while True:
             try:
@@ -58,38 +57,31 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], bool]) -> T:
             except StillWorking:
                 if outcome.done():
                     raise
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
-def hears_interrupts(listener: Callable[[], object]) -> Iterator[None]:
-    """Within the block Ctrl-C only calls ``listener``, which must be quick and reentrant."""
-
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
-        listener()
-
-    previous = signal.signal(signal.SIGINT, on_interrupt)
+def _handled(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    """Within the block these signals go to ``handler``."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
-@contextmanager
-def leaves_in_order() -> Iterator[None]:
+def hears_interrupts(listener: Callable[[], object]) -> AbstractContextManager[None]:
+    """Within the block Ctrl-C only calls ``listener``, which must be quick and reentrant."""
+    return _handled(lambda number, frame: listener(), signal.SIGINT)
+
+
+def leaves_in_order() -> AbstractContextManager[None]:
     """Within the block SIGTERM and the end of the terminal raise ``SystemExit``, so that the caller can save."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    numbers = [signal.SIGTERM, *([signal.SIGHUP] if sys.platform != "win32" else [])]
-    before = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _handled(on_signal, signal.SIGTERM, *([signal.SIGHUP] if sys.platform != "win32" else []))
 
 
 def raise_interrupt() -> None:

@@ -98,16 +98,6 @@ def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
 
 
 def _unreadable(found: Found, problem: str) -> dict[str, Any]:
-    return {
-        "name": found.name,
-        "path": str(found.path),
-        "from": found.store,
-        "architecture": "unusable",
-        "parameters": None,
-        "quantization": "",
-        "bytes": None,
-        "draft": None,
-        "speed_up": None,
-        "interval": None,
-        "problem": problem,
-    }
+    facts: dict[str, Any] = {"name": found.name, "path": str(found.path), "from": found.store}
+    facts |= {"architecture": "unusable", "parameters": None, "quantization": "", "bytes": None}
+    return facts | {"draft": None, "speed_up": None, "interval": None, "problem": problem}

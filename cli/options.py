@@ -113,11 +113,7 @@ def model_options(command: Command) -> Command:
     }
     """Options that are typed in another form than the argument."""
     without = ("speculation", "min_n_ctx", "kv_v", "cache_dir")
-    options: list[Callable[[Any], Any]] = [
-        model_argument(),
-        option(_MODELS, "--middle", "intermediate", type=named, hidden=True),
-        option(_RUNNING, "--middle-engine", "intermediate_engine", type=engine, hidden=True),
-    ]
+    options: list[Callable[[Any], Any]] = [model_argument()]
     for name, each in LOAD_OPTIONS.items():
         if each.flag is not None and name not in without:
             options.append(own.get(name) or _option(name, **forms.get(name, {})))

@@ -18,7 +18,8 @@ from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
 from edge_spec.controller.options import StrPath
 from edge_spec.engines.registry import AUTO, engine_names, why_none
-from edge_spec.evaluation.pairing import Pairing, best_of, pairings
+from edge_spec.evaluation.bench import Speed
+from edge_spec.evaluation.pairing import TOLD, best_of, pairings
 from edge_spec.library.description import candidates_for, drafters_for
 from edge_spec.loading import load
 from edge_spec.memory import describe
@@ -96,7 +97,7 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
         for draft, pairing in pairings(candidates, opened, prompts, remember=remember, **options):
             found.append((draft, pairing))
             if values["as_json"]:
-                print_json({"draft": str(draft.path), **vars(pairing)})
+                print_json({"draft": str(draft.path), **_told(pairing)})
             else:
                 interval = "{:.2f} to {:.2f}".format(*pairing.interval)
                 echo(f"edge-spec: {draft.path.name}: {interval} times as fast", err=True)
@@ -121,11 +122,11 @@ def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
 
 
 def _remember(
-    target: ModelFile, found: list[tuple[ModelFile, Pairing]], best: tuple[ModelFile, Pairing] | None, engine: str
+    target: ModelFile, found: list[tuple[ModelFile, Speed]], best: tuple[ModelFile, Speed] | None, engine: str
 ) -> str:
     """Store the best one, or forget one that is slower now; return ``chosen``, ``forgotten`` or an empty text."""
     if best is not None:
-        choose_drafter(target, best[0], {**vars(best[1]), "processor": describe().processor}, engine)
+        choose_drafter(target, best[0], {**_told(best[1]), "processor": describe().processor}, engine)
         return "chosen"
     before = chosen_drafter(target, engine)
     if before is not None and any(draft.fingerprint == before.fingerprint for draft, _ in found):
@@ -134,10 +135,14 @@ def _remember(
     return ""
 
 
+def _told(found: Speed) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in TOLD}
+
+
 def _print(
     target: ModelFile,
-    found: list[tuple[ModelFile, Pairing]],
-    best: tuple[ModelFile, Pairing] | None,
+    found: list[tuple[ModelFile, Speed]],
+    best: tuple[ModelFile, Speed] | None,
     changed: str,
 ) -> None:
     titles = ("drafter", "accepted", "tokens/round", "tokens/s", "speed-up", "interval")

@@ -12,7 +12,7 @@ from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
 from edge_spec.cli.process import import_all
 from edge_spec.controller.candidates import Candidate
-from edge_spec.controller.plan import PlanReport
+from edge_spec.controller.plan import Plan
 from edge_spec.loading import plan
 from edge_spec.memory import format_size, probe, reserve_bytes
 
@@ -56,7 +56,7 @@ def command(**values: Any) -> int:
     return 0
 
 
-def as_json(found: PlanReport) -> dict[str, Any]:
+def as_json(found: Plan) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {
         "budget_bytes": found.budget_bytes,
@@ -101,7 +101,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _print(found: PlanReport) -> None:
+def _print(found: Plan) -> None:
     print_notes(found.notes)
     chosen = found.chosen
     profile = found.profile["name"] if found.profile is not None else f"{found.engine}, {_UNNAMED}"
@@ -145,7 +145,7 @@ def _print(found: PlanReport) -> None:
         echo(f"\n{_UNMEASURED}")
 
 
-def _paying(found: PlanReport, stage: str) -> str:
+def _paying(found: Plan, stage: str) -> str:
     """Return from which budget on a kind of speculation pays here; empty if that was not measured."""
     gain, way = found.gains.get(stage), found.pays.get(stage)
     if gain is None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from edge_spec.cli.folders import folder_options, models_in
 from edge_spec.cli.help import Verb, option
@@ -24,6 +23,7 @@ from edge_spec.cli.output import Bar, in_short, print_json, print_records
 from edge_spec.cli.printing import echo
 from edge_spec.cli.process import held_bytes, import_all
 from edge_spec.cli.wording import described
+from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.options import require_n_ctx
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel, VocabularyMismatch
 from edge_spec.extras import how_to_install
@@ -46,17 +46,13 @@ __all__ = ["command"]
 _SHOWN_WAIT_S = 2.0
 
 
-class _CatalogueName(click.ParamType):  # type: ignore[type-arg]
-    """A name of the catalogue, or another source of a download."""
-
-    name = "name"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in sorted(_catalogue()) if name.startswith(incomplete)]
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of the catalogue that begin so, for the shell."""
+    return [name for name in sorted(_catalogue()) if name.startswith(incomplete)]
 
 
 @click.command("pull", cls=Verb)
-@click.argument("name", type=_CatalogueName(), required=False)
+@click.argument("name", required=False, shell_complete=_names)
 @option("Models", "--as", "own_name", metavar="NAME", help="What to call it here. [default: catalogue or file name]")
 @option("Models", "--draft", metavar="NAME", help="Fetch this as its drafter: any NAME that can be pulled.")
 @option("Models", "--no-drafts", is_flag=True, help="Fetch the target alone, without the smaller models of its entry.")
@@ -182,27 +178,17 @@ def _foreseen(entry: Wanted, values: dict[str, Any], program_bytes: int) -> dict
     found |= {"parameters": files["target"].n_params, "bytes": sum(file.weight_bytes for file in files.values())}
     asked = {"memory": values["memory"], **(dict([values["ctx"]]) if values["ctx"] is not None else {})}
     try:
-        looked = plan_files(files, held_bytes=program_bytes, **asked)
+        first, here, least_bytes = plan_files(files, held_bytes=program_bytes, **asked)
     except UnsupportedModel:
         return found
-    wanted, here = looked.wanted, looked.here
-    fits = None
-    if here is not None:
-        fits = {
-            "n_ctx": here.n_ctx,
-            "speculation": here.mode.name,
-            "held_experts": here.settings.held_experts,
-            "cache": "/".join(here.kv),
-            "memory_bytes": here.needed_bytes,
-        }
-    return found | {
-        "memory_bytes": wanted.needed_bytes,
-        "n_ctx": wanted.n_ctx,
-        "speculation": wanted.mode.name,
-        "cache": "/".join(wanted.kv),
-        "fits": fits,
-        "least_bytes": looked.least_bytes,
-    }
+    fits = {**_way(here), "held_experts": here.settings.held_experts} if here is not None else None
+    return found | _way(first) | {"fits": fits, "least_bytes": least_bytes}
+
+
+def _way(found: Candidate) -> dict[str, Any]:
+    """Return a way to run as JSON values."""
+    kept = {"n_ctx": found.n_ctx, "speculation": found.mode.name, "cache": "/".join(found.kv)}
+    return {"memory_bytes": found.needed_bytes, **kept}
 
 
 def _in_words(found: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -25,7 +25,6 @@ __all__ = ["command"]
 @click.argument("out", type=click.Path(dir_okay=False))
 @option("Output", "--type", "kind", required=True, metavar="TYPE", help="Such as Q4_0, Q4_K_M or Q8_0.")
 @option("Output", "--requantize", is_flag=True, help="Accept a MODEL that is quantized already, which loses more.")
-@option("Output", "--requantise", "requantise", is_flag=True, hidden=True)
 @threads_option()
 @model_dir_option
 def command(
@@ -33,7 +32,6 @@ def command(
     out: str,
     kind: str,
     requantize: bool,
-    requantise: bool,
     n_threads: int | None,
     model_dir: str | None,
 ) -> int:
@@ -55,7 +53,7 @@ def command(
             path,
             kind.upper(),
             n_threads=n_threads or 0,
-            requantize=requantize or requantise,
+            requantize=requantize,
             on_progress=lambda done, total: bar("quantizing", done, total),
         )
         echo(f"{path}: {format_size(n_bytes)}, was {format_size(source.weight_bytes)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edge_spec.cli.folders import OwnModelName, model_dir_option, models_in
+from edge_spec.cli.folders import model_dir_option, models_in, own_names
 from edge_spec.cli.help import Verb
 from edge_spec.cli.printing import echo
 from edge_spec.library.pulling import remove
@@ -14,7 +14,7 @@ __all__ = ["command"]
 
 
 @click.command("rm", cls=Verb)
-@click.argument("names", type=OwnModelName(), nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=own_names)
 @model_dir_option
 def command(names: tuple[str, ...], model_dir: str | None) -> int:
     """Remove models from the model folder.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -23,86 +23,41 @@ from edge_spec.server.settings import ServerSettings
 
 __all__ = ["command"]
 
-_SERVER = "Server"
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _DEFAULTS = ServerSettings()
 
 
-def _checked(field: str) -> Callable[[Any], object]:
-    """Return the check of an option for a field of the settings."""
-    return lambda value: ServerSettings(**{"insecure": True, field: value})
+def _option(flag: str, text: str, metavar: str | None, *, field: str = "", **more: Any) -> Callable[[Command], Command]:
+    """Return an option that sets a field of ``ServerSettings``, by its own name if none is given."""
+    name = field or flag.removeprefix("--").replace("-", "_")
+    more = {"check": lambda value: ServerSettings(**{"insecure": True, name: value}), **more}
+    if default := getattr(_DEFAULTS, name):
+        more.setdefault("default", default)
+    return option("Server", flag, name, metavar=metavar, help=text, **more)
 
 
-_MAX_BODY = format_size(_DEFAULTS.max_body_bytes).replace(" ", "")
+_KEY = "The key that clients must send; better in the variable EDGE_SPEC_API_KEY, since others see command lines."
+_ORIGIN = "Web pages that may use it, such as https://chat.example. Repeatable."
+_AT_ONCE = "Requests that are answered at a time. [default: as many as a decode can advance]"
+_BODY: dict[str, Any] = {
+    "default": format_size(_DEFAULTS.max_body_bytes).replace(" ", ""),
+    "check": lambda value: ServerSettings(max_body_bytes=parse_size(value, "max_body_bytes")),
+}
 
 
 @click.command("serve", cls=Verb)
-@option(_SERVER, "--host", default=_DEFAULTS.host, metavar="ADDRESS", help="Listen at this address.")
-@option(
-    _SERVER,
-    "--port",
-    default=_DEFAULTS.port,
-    metavar="N",
-    help="Listen at this port; 0 for any that is free.",
-    check=_checked("port"),
-)
-@option(
-    _SERVER,
-    "--api-key",
-    envvar="EDGE_SPEC_API_KEY",
-    metavar="KEY",
-    help="The key that clients must send; better in the variable EDGE_SPEC_API_KEY, since others see command lines.",
-    check=_checked("api_key"),
-)
-@option(_SERVER, "--insecure", is_flag=True, help="Let other computers use it without a key.")
-@option(
-    _SERVER,
-    "--name",
-    metavar="TEXT",
-    help="What clients call the model. [default: as its file]",
-    check=_checked("name"),
-)
-@option(_SERVER, "--allow-host", multiple=True, metavar="NAME", help="Another name of this server. Repeatable.")
-@option(
-    _SERVER,
-    "--allow-origin",
-    multiple=True,
-    metavar="URL",
-    help="Web pages that may use it, such as https://chat.example. Repeatable.",
-)
-@option(
-    _SERVER,
-    "--at-once",
-    type=int,
-    metavar="N",
-    help="Requests that are answered at a time. [default: as many as a decode can advance]",
-    check=_checked("at_once"),
-)
-@option(
-    _SERVER,
-    "--max-waiting",
-    default=_DEFAULTS.max_waiting,
-    metavar="N",
-    help="Maximum requests that wait; further ones get status 429.",
-    check=_checked("max_waiting"),
-)
-@option(
-    _SERVER,
-    "--max-body",
-    default=_MAX_BODY,
-    metavar="SIZE",
-    help="The largest request.",
-    check=lambda value: ServerSettings(max_body_bytes=parse_size(value, "max_body_bytes")),
-)
-@option(
-    _SERVER,
-    "--timeout",
-    "timeout_s",
-    default=_DEFAULTS.timeout_s,
-    metavar="SECONDS",
-    help="Maximum seconds for a request, waiting included.",
-    check=_checked("timeout_s"),
-)
+@_option("--host", "Listen at this address.", "ADDRESS")
+@_option("--port", "Listen at this port; 0 for any that is free.", "N")
+@_option("--api-key", _KEY, "KEY", envvar="EDGE_SPEC_API_KEY")
+@_option("--insecure", "Let other computers use it without a key.", None, is_flag=True)
+@_option("--name", "What clients call the model. [default: as its file]", "TEXT")
+@_option("--allow-host", "Another name of this server. Repeatable.", "NAME", field="allowed_hosts", multiple=True)
+@_option("--allow-origin", _ORIGIN, "URL", field="allowed_origins", multiple=True)
+@_option("--at-once", _AT_ONCE, "N", type=int)
+@_option("--max-waiting", "Maximum requests that wait; further ones get status 429.", "N")
+@_option("--max-body", "The largest request.", "SIZE", field="max_body_bytes", **_BODY)
+@_option("--timeout", "Maximum seconds for a request, waiting included.", "SECONDS", field="timeout_s")
 @max_tokens_option(None, "Maximum tokens of a reply where a request does not say. [default: what fits --ctx]")
 @speculation_option
 @model_options
@@ -121,22 +76,12 @@ def command(**values: Any) -> int:
       curl http://127.0.0.1:8080/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
     """
     arguments = load_arguments(values)
-    settings = ServerSettings(
-        name=values["name"] or name_of(values["model"]),
-        host=values["host"],
-        port=values["port"],
-        api_key=values["api_key"] or None,
-        insecure=values["insecure"],
-        allowed_hosts=values["allow_host"],
-        allowed_origins=values["allow_origin"],
-        at_once=values["at_once"],
-        max_waiting=values["max_waiting"],
-        max_body_bytes=parse_size(values["max_body"], "max_body_bytes"),
-        timeout_s=values["timeout_s"],
-        max_tokens=values["max_tokens"],
-        sampling=reply_arguments(values, SAMPLER_OPTIONS),
-        log=_log,
-    )
+    given = {name: value for name, value in values.items() if name in ServerSettings.__dataclass_fields__} | {
+        "name": values["name"] or name_of(values["model"]),
+        "api_key": values["api_key"] or None,
+        "max_body_bytes": parse_size(values["max_body_bytes"], "max_body_bytes"),
+    }
+    settings = ServerSettings(**given, sampling=reply_arguments(values, SAMPLER_OPTIONS), log=_log)
     try:
         from edge_spec.server.running import ModelServer, listen
     except ImportError as error:

@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
-from edge_spec.controller.candidates import STAGES, Candidate, Estimates, candidates, frugal
+from edge_spec.controller.candidates import STAGES, Candidate, Estimates, candidates, frugal, smallest_of
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
 from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.options import LOAD_OPTIONS, LoadKeywords, LoadOptions, StrPath
-from edge_spec.controller.plan import Outlook, Plan, PlanReport, choose, make_plan, outlook, report
+from edge_spec.controller.plan import Plan, choose, make_plan, measured, outlook
 from edge_spec.controller.request import Request, given_roles, request_of, request_of_files
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.engines.registry import engines
@@ -159,7 +159,7 @@ def aload(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> Awai
 
 
 @documented(LOAD_OPTIONS)
-def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **options: Unpack[LoadKeywords]) -> PlanReport:
+def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **options: Unpack[LoadKeywords]) -> Plan:
     """Return what ``load`` would do with the same options; nothing is loaded.
 
     Args:
@@ -182,19 +182,28 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     requests = (request, *_other_requests(asked, read_file))
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=asked.folder)
-    named = {"name": profile.name, **dict(profile.facts)} if profile is not None else None
     files = {role: file for each in reversed(requests) for role, file in each.files.items()}
     written = {
         files[role].path: each.disk_bytes(files[role], cache_dir=asked.folder)
         for role, each in found.chosen.engines.items()
     }
-    measurements = Measurements(asked.folder, files)
-    instead = dict(_with_other_engines(request, found, budget))
-    return report(found, _frugal(requests, budget), named, measurements, sum(written.values()), instead)
+    ways = _frugal(requests, budget)
+    gains, pays = measured((found.chosen, *ways), Measurements(asked.folder, files))
+    return replace(
+        found,
+        least=smallest_of(ways),
+        profile={"name": profile.name, **dict(profile.facts)} if profile is not None else None,
+        gains=gains,
+        pays=pays,
+        disk_bytes=sum(written.values()),
+        instead=dict(_with_other_engines(request, found, budget)),
+    )
 
 
-def plan_files(files: Mapping[str, ModelFile], *, held_bytes: int | None = None, **options: Any) -> Outlook:
-    """Return what ``load`` would do with models that are not downloaded, by their headers.
+def plan_files(
+    files: Mapping[str, ModelFile], *, held_bytes: int | None = None, **options: Any
+) -> tuple[Candidate, Candidate | None, int]:
+    """Return what ``load`` would do with models that are not downloaded, by their headers; see ``outlook``.
 
     Args:
         files: by role.

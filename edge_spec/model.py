@@ -39,7 +39,7 @@ from edge_spec.tokens.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from edge_spec.chat import ChatSession
     from edge_spec.chat.session import ChatKeywords
-    from edge_spec.controller.paying import Gain
+    from edge_spec.controller.measurements import Gain
 
 __all__ = ["TextModel"]
 

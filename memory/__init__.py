@@ -8,7 +8,7 @@ if __name__ != "edge_spec.memory":
 
 from edge_spec.memory.budget import Footprint, format_size, parse_size, reserve_bytes
 from edge_spec.memory.device import Device, Limit, Readings, limits, probe, require
-from edge_spec.memory.hardware import Hardware, HardwareReadings, describe
+from edge_spec.memory.hardware import Hardware, describe
 from edge_spec.memory.ledger import Ledger, Line
 from edge_spec.memory.loan import Loan
 from edge_spec.memory.usage import Usage, usage
@@ -17,7 +17,6 @@ __all__ = [
     "Device",
     "Footprint",
     "Hardware",
-    "HardwareReadings",
     "Ledger",
     "Limit",
     "Line",

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from edge_spec.errors import OutOfMemory
 
@@ -150,49 +149,42 @@ def require(what: str, needed_bytes: int, device: Device, hint: str) -> None:
         raise OutOfMemory(what, needed_bytes=needed_bytes, available_bytes=device.available_bytes, hint=hint)
 
 
-class _Files(NamedTuple):
-    """The files of one version of control groups."""
-
-    root: str
-    bounds: tuple[str, ...]
-    usage: str
-    cached: tuple[str, ...]  # keys in memory.stat
+_GROUPS = {
+    "": ("/sys/fs/cgroup", "memory.max memory.high", "memory.current", "inactive_file active_file"),
+    "memory": (
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file total_active_file",
+    ),
+}
+"""By controller, of version 2 and 1: where the groups are, their limits, their usage, and its keys in memory.stat that
+count cached files."""
 
 
 def _control_groups(text: Callable[[str], str | None]) -> Iterator[Limit]:
     """Yield the limits of the process's groups and of all groups around them."""
     for line in (text("/proc/self/cgroup") or "").splitlines():
         _, controllers, group = (*line.split(":", 2), "", "", "")[:3]
-        if controllers == "":
-            bounds = ("memory.max", "memory.high")
-            files = _Files("/sys/fs/cgroup", bounds, "memory.current", ("inactive_file", "active_file"))
-        elif "memory" in controllers.split(","):
-            files = _Files(
-                "/sys/fs/cgroup/memory",
-                ("memory.limit_in_bytes",),
-                "memory.usage_in_bytes",
-                ("total_inactive_file", "total_active_file"),
-            )
-        else:
-            continue
         # Inside a container the path may be the host's and not exist here; its limits are then at the root.
         parts = [part for part in group.split("/") if part]
-        for depth in range(len(parts), -1, -1):
-            limit = _group_limit(text, "/".join((files.root, *parts[:depth])), files)
-            if limit is not None:
-                yield limit
+        for root, *names in (_GROUPS[each] for each in controllers.split(",") if each in _GROUPS):
+            for depth in range(len(parts), -1, -1):
+                limit = _group_limit(text, "/".join((root, *parts[:depth])), *names)
+                if limit is not None:
+                    yield limit
 
 
-def _group_limit(text: Callable[[str], str | None], folder: str, files: _Files) -> Limit | None:
-    numbers = [whole_number(text(f"{folder}/{name}")) for name in files.bounds]
+def _group_limit(text: Callable[[str], str | None], folder: str, bounds: str, usage: str, cached: str) -> Limit | None:
+    numbers = [whole_number(text(f"{folder}/{name}")) for name in bounds.split()]
     bound = min((number for number in numbers if number is not None), default=None)
     if bound is None:  # "max", or no such group
         return None
-    used = whole_number(text(f"{folder}/{files.usage}")) or 0
+    used = whole_number(text(f"{folder}/{usage}")) or 0
     # Usage includes cached files, such as mapped weights of an earlier run. The kernel drops those first, active ones
     # too: for the whole machine it counts them as available, and under a tight limit half of them are active.
     for line in (text(f"{folder}/memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")
-        if key in files.cached:
+        if key in cached.split():
             used -= min(used, whole_number(value) or 0)
     return Limit(total_bytes=bound, available_bytes=bound - used)

@@ -16,7 +16,10 @@ from pathlib import Path
 
 from edge_spec.memory.device import system_text, whole_number
 
-__all__ = ["Hardware", "HardwareReadings", "describe", "processor"]
+__all__ = ["Hardware", "describe", "processor"]
+
+Ask = Callable[[str], str | None]
+"""Answers what the system is asked by name, None where it has no answer."""
 
 _FEATURES = (
     *("sse3", "ssse3", "sse4_1", "avx", "avx2", "f16c", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16"),
@@ -76,39 +79,34 @@ def _swap() -> int:
         return 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class HardwareReadings:
-    """Functions that read facts of the computer.
+def describe(
+    *,
+    text: Ask = system_text,
+    sysctl: Ask = _sysctl,
+    swap: Callable[[], int] = _swap,
+    system: str | None = None,
+    machine: str | None = None,
+) -> Hardware:
+    """Return a description of this computer.
 
-    Attributes:
-        text: the content of a system file; None if it cannot be read.
+    Args:
+        text: reads a system file; None if it cannot be read.
         sysctl: macOS's answer to a name; None where there is none.
         swap: bytes of swap.
         system, machine: as ``platform`` says.
     """
-
-    text: Callable[[str], str | None] = system_text
-    sysctl: Callable[[str], str | None] = _sysctl
-    swap: Callable[[], int] = _swap
-    system: Callable[[], str] = platform.system
-    machine: Callable[[], str] = platform.machine
-
-
-def describe(readings: HardwareReadings | None = None) -> Hardware:
-    """Return a description of this computer."""
-    readings = readings or HardwareReadings()
-    system, machine = readings.system(), readings.machine()
-    cpuinfo = readings.text("/proc/cpuinfo") or ""
-    kinds = _core_kinds(readings)
+    system, machine = system or platform.system(), machine or platform.machine()
+    cpuinfo = text("/proc/cpuinfo") or ""
+    kinds = _core_kinds(text, sysctl)
     return Hardware(
         system=f"{system} {machine}".strip(),
-        processor=_field(cpuinfo, "model name") or readings.sysctl("machdep.cpu.brand_string") or "",
-        board=(readings.text("/proc/device-tree/model") or "").strip("\0\n ")[:128],
-        features=_features(cpuinfo, readings),
-        cache_bytes=_caches(readings),
+        processor=_field(cpuinfo, "model name") or sysctl("machdep.cpu.brand_string") or "",
+        board=(text("/proc/device-tree/model") or "").strip("\0\n ")[:128],
+        features=_features(cpuinfo, sysctl),
+        cache_bytes=_caches(text, sysctl),
         n_performance_cores=kinds[0],
         n_efficiency_cores=kinds[1],
-        swap_bytes=readings.swap(),
+        swap_bytes=swap(),
         unified_memory=system == "Darwin" and machine == "arm64",
     )
 
@@ -128,39 +126,39 @@ def _field(cpuinfo: str, name: str) -> str:
     return found[1].strip() if found else ""
 
 
-def _features(cpuinfo: str, readings: HardwareReadings) -> tuple[str, ...]:
+def _features(cpuinfo: str, sysctl: Ask) -> tuple[str, ...]:
     found = set((_field(cpuinfo, "flags") or _field(cpuinfo, "Features")).split())
-    found |= {ours for theirs, ours in _APPLE.items() if readings.sysctl(f"hw.optional.arm.{theirs}") == "1"}
+    found |= {ours for theirs, ours in _APPLE.items() if sysctl(f"hw.optional.arm.{theirs}") == "1"}
     return tuple(feature for feature in _FEATURES if feature in found)
 
 
-def _caches(readings: HardwareReadings) -> dict[str, int]:
+def _caches(text: Ask, sysctl: Ask) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for index in range(8):
         folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
-        level, kind, size = (readings.text(f"{folder}/{name}") for name in ("level", "type", "size"))
+        level, kind, size = (text(f"{folder}/{name}") for name in ("level", "type", "size"))
         n_bytes = re.fullmatch(r"(\d{1,9})([KM]?)", (size or "").strip(), re.ASCII)
         if level is None or n_bytes is None or (kind or "").strip() == "Instruction":
             continue
         name = f"L{level.strip()[:1]}" + ("d" if (kind or "").strip() == "Data" else "")
         sizes[name] = int(n_bytes[1]) << {"": 0, "K": 10, "M": 20}[n_bytes[2]]
     for name, key in (("L1d", "hw.l1dcachesize"), ("L2", "hw.perflevel0.l2cachesize"), ("L3", "hw.l3cachesize")):
-        value = whole_number(readings.sysctl(key))
+        value = whole_number(sysctl(key))
         if value:
             sizes.setdefault(name, value)
     return sizes
 
 
-def _core_kinds(readings: HardwareReadings) -> tuple[int | None, int | None]:
-    fast, slow = (whole_number(readings.sysctl(f"hw.perflevel{level}.physicalcpu")) for level in (0, 1))
+def _core_kinds(text: Ask, sysctl: Ask) -> tuple[int | None, int | None]:
+    fast, slow = (whole_number(sysctl(f"hw.perflevel{level}.physicalcpu")) for level in (0, 1))
     if fast is not None and slow is not None:
         return fast, slow
-    lists = [readings.text(f"/sys/devices/{kind}/cpus") for kind in ("cpu_core", "cpu_atom")]  # Intel's hybrids
+    lists = [text(f"/sys/devices/{kind}/cpus") for kind in ("cpu_core", "cpu_atom")]  # Intel's hybrids
     if all(lists):
         return _count(lists[0] or ""), _count(lists[1] or "")
     capacities: list[int] = []  # Arm's big and little ones, relative to the largest
     for cpu in range(1024):
-        capacity = whole_number(readings.text(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))
+        capacity = whole_number(text(f"/sys/devices/system/cpu/cpu{cpu}/cpu_capacity"))
         if capacity is None:
             break
         capacities.append(capacity)

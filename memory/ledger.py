@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary
 
 from edge_spec.errors import BudgetExceeded, Sentence
 from edge_spec.memory.budget import format_size
@@ -38,36 +38,18 @@ _PROCESS = "process"
 """The owner of memory that belongs to no model."""
 
 
-class _Named:
-    """The named ledgers of this process, held weakly. Usable from any thread."""
-
-    def __init__(self) -> None:
-        self._ledgers: list[tuple[str, ref[Ledger]]] = []
-        self._lock = threading.Lock()
-
-    def add(self, name: str, ledger: Ledger) -> None:
-        with self._lock:
-            self._ledgers = [each for each in self._ledgers if each[1]() is not None]
-            self._ledgers.append((name, ref(ledger)))
-
-    def discard(self, ledger: Ledger) -> None:
-        with self._lock:
-            self._ledgers = [each for each in self._ledgers if each[1]() is not ledger]
-
-    def __iter__(self) -> Iterator[tuple[str, Ledger]]:
-        with self._lock:
-            known = [(name, reference()) for name, reference in self._ledgers]
-        return iter([(name, ledger) for name, ledger in known if ledger is not None])
-
-
 @cache
-def _named() -> _Named:
-    return _Named()
+def _named() -> tuple[WeakKeyDictionary[Ledger, str], threading.Lock]:
+    """Return the named ledgers of this process, held weakly, and the lock over them."""
+    return WeakKeyDictionary(), threading.Lock()
 
 
 def loaded() -> tuple[tuple[str, int], ...]:
     """Return the loaded models of this process by name, with the bytes of their ledgers, the largest first."""
-    held = [(name, ledger.model_bytes) for name, ledger in _named()]
+    ledgers, lock = _named()
+    with lock:
+        known = list(ledgers.items())
+    held = [(name, ledger.model_bytes) for ledger, name in known]
     return tuple(sorted((each for each in held if each[1]), key=lambda each: -each[1]))
 
 
@@ -91,7 +73,9 @@ class Ledger:
         self._lent: dict[tuple[str, str], Line] = {}
         self._lock = threading.RLock()
         if name:
-            _named().add(name, self)
+            ledgers, lock = _named()
+            with lock:
+                ledgers[self] = name
 
     def __repr__(self) -> str:
         limit = "no limit" if self.budget_bytes is None else f"a budget of {format_size(self.budget_bytes)}"
@@ -221,7 +205,9 @@ class Ledger:
 
     def retire(self) -> None:
         """Remove the model from ``loaded``; its lines can still be read."""
-        _named().discard(self)
+        ledgers, lock = _named()
+        with lock:
+            ledgers.pop(self, None)
 
     def check_integrity(self) -> None:
         """Check that no line is negative or under a wrong name, and that together they respect the limit.

@@ -1,16 +1,24 @@
-"""Names of temporary files and locks next to a file.
+"""Temporary files and locks next to a file, and replacing it by a complete one.
 
-They are short and of one length: a name that a file system takes at all has room for them beside it.
+Their names are short and of one length: a name that a file system takes at all has room for them beside it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
+import time
 import unicodedata
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["beside", "numbered"]
+from edge_spec.foreign import require_regular
+
+__all__ = ["beside", "numbered", "write_whole"]
+
+_ABANDONED_S = 3600
 
 _SAFE_BYTES = 128
 """Every file system takes names of this length."""
@@ -31,3 +39,41 @@ def numbered(path: Path, number: int) -> Path:
     while len(os.fsencode(stem)) > most:
         stem = stem[:-1]
     return path.with_name(stem + ending)
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[str], object], *, durable: bool = True) -> None:
+    """Write a file with ``write`` next to ``path``, and rename it to ``path`` once it is complete.
+
+    A link stays, and what it leads to is replaced.
+
+    Args:
+        durable: rename it only when it is on the disk.
+
+    Raises:
+        OSError: it cannot be written; what was at ``path`` is still there.
+    """
+    path = Path(os.path.realpath(path))
+    if os.path.lexists(path):
+        require_regular(path)
+    prefix = beside(path, ".").name
+    for left_over in path.parent.glob(f"{prefix}*.part"):
+        # A temporary file of this age was left by a killed process: no running one takes so long.
+        with suppress(OSError):
+            if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
+                left_over.unlink()
+    try:
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=path.parent)
+    except OSError as error:
+        # Name the file, not the temporary one, which users do not know.
+        error.filename = os.fspath(path)
+        raise
+    os.close(handle)
+    try:
+        write(name)
+        if durable:
+            with Path(name).open("rb+") as file:
+                os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

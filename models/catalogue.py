@@ -32,8 +32,6 @@ _PREFERRED, _ALWAYS_THERE = "smollm2", "demo"
 _LISTED = 12
 MANIFEST = "family.json"
 _ROLES = ("target", "intermediate", "draft")
-_OLD_NAMES = {"middle": "intermediate"}
-"""Role names of version 0.1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,8 +189,6 @@ def _read_family(folder: Path, name: str) -> Family:
         roles = read_json(manifest)
     except (OSError, ValueError) as error:
         raise NotAModel(f"{manifest} is not readable JSON", hint='it should look like {"target": "a.gguf"}') from error
-    if isinstance(roles, dict):
-        roles = {_OLD_NAMES.get(role, role): file_name for role, file_name in roles.items()}
     if not isinstance(roles, dict) or "target" not in roles or not set(roles) <= set(_ROLES):
         raise NotAModel(f"{manifest} does not assign roles", hint=f"roles are {', '.join(_ROLES)}; target is needed")
     paths: dict[str, Path] = {}

@@ -16,6 +16,7 @@ from typing import Any
 
 from edge_spec.errors import ModelFileError
 from edge_spec.foreign import read_json
+from edge_spec.models.beside import write_whole
 from edge_spec.models.inspection import inspect
 from edge_spec.models.model_file import ModelFile
 
@@ -147,7 +148,5 @@ def _write(target: ModelFile, kept: list[Choice]) -> Path:
         each.engine: {"path": str(each.path), "fingerprint": each.fingerprint, "measured": dict(each.measured)}
         for each in kept
     }
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps({"engines": engines}, indent=1), "utf-8")
-    temporary.replace(path)
+    write_whole(path, lambda name: Path(name).write_text(json.dumps({"engines": engines}, indent=1), "utf-8"))
     return path

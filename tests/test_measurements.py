@@ -10,8 +10,8 @@ import pytest
 
 import edge_spec
 from edge_spec.cli import main
-from edge_spec.controller.paying import Gain
-from edge_spec.controller.plan import PlanReport
+from edge_spec.controller.measurements import Gain
+from edge_spec.controller.plan import Plan
 from edge_spec.errors import BAD_RECORD
 from edge_spec.loading import plan
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -118,7 +118,7 @@ def keep(cache: Path, speculation: str, *gains: Gain) -> None:
             model.keep_gain(gain)
 
 
-def planned(cache: Path, **settings: Any) -> PlanReport:
+def planned(cache: Path, **settings: Any) -> Plan:
     return plan("demo", cache_dir=cache, **{"engine": "llama", "n_ctx": 256, "n_threads": 1, **settings})
 
 

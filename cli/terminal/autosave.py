@@ -172,14 +172,9 @@ class Autosave:
         return chain([(first, self._seen)], ((path, None) for path in _names_beside(first)))
 
 
-def conversations_in(data: Path) -> list[Path]:
-    """Return the conversations without a name, the one that was written last first.
-
-    Args:
-        data: the folder that holds ``conversations``; version 0.1 kept the last one there itself.
-    """
-    found = [*(data / "conversations").glob("*.chat"), data / "last.chat"]
-    return sorted((path for path in found if path.is_file()), key=lambda path: -path.stat().st_mtime_ns)
+def conversations_in(folder: Path) -> list[Path]:
+    """Return the conversations without a name, the one that was written last first."""
+    return sorted(filter(Path.is_file, folder.glob("*.chat")), key=lambda path: -path.stat().st_mtime_ns)
 
 
 def _names_beside(path: Path) -> Iterable[Path]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 import click
@@ -71,21 +72,9 @@ def _why(conversation: Conversation, argument: str) -> None:
     conversation.display.show(choice_lines(conversation.session.model))
 
 
-def _memory(conversation: Conversation, argument: str) -> None:
-    conversation.display.show(memory_lines(conversation.session.model))
-
-
 def _undo(conversation: Conversation, argument: str) -> None:
     question = conversation.session.undo()[0].content
     conversation.display.notice(f"taken back: {_short(question)}")
-
-
-def _retry(conversation: Conversation, argument: str) -> None:
-    conversation.answer(conversation.session.retry())
-
-
-def _continue(conversation: Conversation, argument: str) -> None:
-    conversation.answer(conversation.session.continue_answer())
 
 
 def _edit(conversation: Conversation, argument: str) -> None:
@@ -125,10 +114,6 @@ def _save(conversation: Conversation, argument: str, *, force: bool = False) -> 
         )
     stays = f"; the session stays in {own}" if own is not None else ""
     conversation.display.notice(f"saved {kind} in {path}{stays}")
-
-
-def _save_over(conversation: Conversation, argument: str) -> None:
-    _save(conversation, argument, force=True)
 
 
 def _load(conversation: Conversation, argument: str) -> None:
@@ -191,23 +176,23 @@ def _short(text: str) -> str:
 
 
 COMMANDS = {
-    command.name: command
-    for command in (
-        Command(name="help", argument="[COMMAND]", help="List the commands.", run=_help),
-        Command(name="stats", help="What speculation did for the last answer.", run=_stats),
-        Command(name="why", help="What auto chose to draft with, and what it measured.", run=_why),
-        Command(name="memory", help="Memory held and free.", run=_memory),
-        Command(name="undo", help="Take the last question and its answer back.", run=_undo),
-        Command(name="retry", help="Answer the last question again.", run=_retry),
-        Command(name="continue", help="Continue an answer that was stopped.", run=_continue),
-        Command(name="edit", argument="[TEXT]", help="Change the last question.", run=_edit),
-        Command(name="edit!", help="The same in your editor.", run=_edit_outside),
-        Command(name="save", argument="[FILE]", help="Save: .md and .json are transcripts, else to /load.", run=_save),
-        Command(name="save!", argument="FILE", help="The same, over a file of another kind.", run=_save_over),
-        Command(name="load", argument="FILE", help="Continue a saved conversation.", run=_load),
-        Command(name="system", argument="[TEXT]", help="Show or change the system message; - for none.", run=_system),
-        Command(name="set", argument="[NAME VALUE]", help="Show or change settings.", run=_set),
-        Command(name="clear", help="Start a new conversation.", run=_clear),
-        Command(name="quit", help="Leave; /exit does, too.", run=_quit),
+    name: Command(name=name, argument=argument, help=text, run=run)
+    for name, argument, text, run in (
+        ("help", "[COMMAND]", "List the commands.", _help),
+        ("stats", "", "What speculation did for the last answer.", _stats),
+        ("why", "", "What auto chose to draft with, and what it measured.", _why),
+        ("memory", "", "Memory held and free.", lambda at, _: at.display.show(memory_lines(at.session.model))),
+        ("undo", "", "Take the last question and its answer back.", _undo),
+        ("retry", "", "Answer the last question again.", lambda at, _: at.answer(at.session.retry())),
+        ("continue", "", "Continue an answer that was stopped.", lambda at, _: at.answer(at.session.continue_answer())),
+        ("edit", "[TEXT]", "Change the last question.", _edit),
+        ("edit!", "", "The same in your editor.", _edit_outside),
+        ("save", "[FILE]", "Save: .md and .json are transcripts, else to /load.", _save),
+        ("save!", "FILE", "The same, over a file of another kind.", partial(_save, force=True)),
+        ("load", "FILE", "Continue a saved conversation.", _load),
+        ("system", "[TEXT]", "Show or change the system message; - for none.", _system),
+        ("set", "[NAME VALUE]", "Show or change settings.", _set),
+        ("clear", "", "Start a new conversation.", _clear),
+        ("quit", "", "Leave; /exit does, too.", _quit),
     )
 }

@@ -53,6 +53,7 @@ class Conversation:
         copies: what ``/save`` has written.
         last_reply: the latest answer, for its statistics.
         draft: text in the next line, of a message to replace; None if there is none.
+        last_text: the last line that was read and is no command.
         is_over: the current turn is the last one.
     """
 
@@ -72,6 +73,7 @@ class Conversation:
         self.last_reply: Reply | None = None
         self.draft: str | None = None
         self.is_over = False
+        self.last_text = ""
         self._on_answer = on_answer
         self._use(session)
 

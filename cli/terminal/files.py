@@ -8,9 +8,10 @@ from pathlib import Path
 
 from edge_spec.chat import ChatSession
 from edge_spec.chat.exclusive import Stamp, exclusive, stamp_of
-from edge_spec.chat.saving import read_record, to_json, to_markdown, write_whole
+from edge_spec.chat.saving import read_record, to_json, to_markdown
 from edge_spec.errors import BAD_RECORD, EdgeSpecError, SettingsError, StateError
 from edge_spec.foreign import parse_json, read_json
+from edge_spec.models.beside import write_whole
 
 __all__ = ["Copies", "is_same", "path_of"]
 

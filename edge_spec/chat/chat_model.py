@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import Protocol, Unpack
 
-from edge_spec.generation.context import Context
 from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.generation.options import ReplyKeywords
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.reply import Reply
-from edge_spec.generation.sequence import Recorder
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.base import Choice, Decision
@@ -81,19 +78,9 @@ class ChatModel(Protocol):
             SettingsError: a value out of its range, an unknown name, or a grammar that is not valid.
         """
 
-    def reply(
-        self,
-        tokens: Sequence[int],
-        settings: SamplerSettings | None = None,
-        *,
-        written: Sequence[int] = (),
-        drawn: Mapping[str, float] = MappingProxyType({}),
-        context: Context | None = None,
-        recorder: Recorder | None = None,
-        next_limit: Callable[[], int] | None = None,
-        **options: Unpack[ReplyKeywords],
-    ) -> Reply:
-        """Return a reply to token ids; see ``TextModel.reply``.
+    @property
+    def reply(self) -> Callable[..., Reply]:
+        """Makes a reply to token ids; see ``TextModel.reply``.
 
         Raises:
             SettingsError, PromptError, PromptTooLong, Closed: before anything is written.

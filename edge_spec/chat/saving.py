@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
 from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, Sentence, StateError
-from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json, require_regular
+from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json
 from edge_spec.generation.session_cache import SuspendedCaches
-from edge_spec.models.beside import beside
+from edge_spec.models.beside import write_whole
 from edge_spec.speculation.language_model import NumericsProfile
 
-__all__ = ["read_record", "restore", "save", "to_json", "to_markdown", "write_whole"]
+__all__ = ["read_record", "restore", "save", "to_json", "to_markdown"]
 
 StrPath = str | os.PathLike[str]
 
@@ -40,7 +38,6 @@ _LARGEST_TEXT_BYTES = 64 << 20
 _MEMORY_PER_BYTE = 48
 """The most memory that a byte of JSON takes once it is parsed."""
 
-_ABANDONED_S = 3600
 _CHUNK_BYTES = 1 << 20
 _READ_AGAIN = "the conversation is read again"
 
@@ -93,54 +90,8 @@ def _require_conversation(path: Path) -> None:
         raise StateError(f"{path} is there already, and not a conversation", hint="give another name, or remove it")
 
 
-def write_whole(path: StrPath, write: Callable[[str], None]) -> None:
-    """Write a file with ``write`` next to ``path``, and rename it to ``path`` once it is complete and on the disk.
-
-    A link stays, and what it leads to is replaced.
-
-    Raises:
-        OSError: it cannot be written; what was at ``path`` is still there.
-    """
-    path = Path(os.path.realpath(path))
-    if os.path.lexists(path):
-        require_regular(path)
-    prefix = beside(path, ".").name
-    for left_over in path.parent.glob(f"{prefix}*.part"):
-        # A temporary file of this age was left by a killed process: no running one takes so long.
-        with suppress(OSError):
-            if time.time() - left_over.stat().st_mtime > _ABANDONED_S:
-                left_over.unlink()
-    try:
-        handle, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=path.parent)
-    except OSError as error:
-        # Name the file, not the temporary one, which users do not know.
-        error.filename = os.fspath(path)
-        raise
-    os.close(handle)
-    try:
-        write(name)
-        with Path(name).open("rb+") as file:
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-class Resumable(Protocol):
-    """The interface of a conversation that ``restore`` fills."""
-
-    def resume_at(self, values: Mapping[str, Any], caches: SuspendedCaches | None, *, departs: bool) -> None:
-        """Take over positions in tokens, and caches."""
-
-
-AnyResumable = TypeVar("AnyResumable", bound=Resumable)
-
-
-def restore(
-    kind: Callable[..., AnyResumable], model: ChatModel, path: StrPath, on_notice: Callable[[str], object]
-) -> AnyResumable:
-    """Return the conversation in a file; see ``ChatSession.load``."""
+def restore(kind: Callable[..., Any], model: ChatModel, path: StrPath, on_notice: Callable[[str], object]) -> Any:
+    """Return the conversation in a file, of the class ``ChatSession`` or one derived from it; see ``load`` there."""
     record = read_record(path, model)
     try:
         messages = [Message.from_json(message) for message in record["messages"]]

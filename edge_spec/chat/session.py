@@ -19,7 +19,7 @@ from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.generation.session_cache import SuspendedCaches
-from edge_spec.generation.tools.functions import Function, callable_functions
+from edge_spec.generation.tools.functions import Tool, callable_functions
 from edge_spec.options import refuse_unknown
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
@@ -283,7 +283,8 @@ class ChatSession:
         """
         from edge_spec.chat.saving import restore
 
-        return restore(cls, model, path, on_notice)
+        session: ChatSession = restore(cls, model, path, on_notice)
+        return session
 
     def to_json(self) -> dict[str, Any]:
         """Return the conversation without caches, as plain values."""
@@ -341,7 +342,7 @@ class ChatSession:
         self.was_read = self.departs = False
         self.moves = ()
 
-    def _shown(self, options: Mapping[str, Any]) -> Sequence[Function]:
+    def _shown(self, options: Mapping[str, Any]) -> Sequence[Tool]:
         """Return the functions to show to the model."""
         return callable_functions(options.get("tools"), options.get("tool_choice", "auto"))[0]
 

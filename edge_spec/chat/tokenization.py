@@ -11,7 +11,7 @@ from edge_spec.chat.conversation import Conversation, Message, Turn, asked_toget
 from edge_spec.generation.control_names import RenderedText
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.tools.chat_prompts import chat_prompt
-from edge_spec.generation.tools.functions import Function, declared
+from edge_spec.generation.tools.functions import Tool, declared
 from edge_spec.speculation.text import common_prefix
 
 __all__ = ["ConversationTokenizer", "continued"]
@@ -31,7 +31,7 @@ class ConversationTokenizer:
         self._begins_with: tuple[Message | None, list[dict[str, Any]]] = (None, [])
         self._n_head = 0
 
-    def read(self, messages: Sequence[Message], functions: Sequence[Function] = ()) -> Conversation:
+    def read(self, messages: Sequence[Message], functions: Sequence[Tool] = ()) -> Conversation:
         """Return a conversation of these messages, as if they had been sent one after the other.
 
         Args:
@@ -58,9 +58,7 @@ class ConversationTokenizer:
                 conversation = replace(conversation, messages=(*conversation.messages, message))
         return conversation
 
-    def ask(
-        self, conversation: Conversation, asked: Sequence[Message], functions: Sequence[Function] = ()
-    ) -> Conversation:
+    def ask(self, conversation: Conversation, asked: Sequence[Message], functions: Sequence[Tool] = ()) -> Conversation:
         """Return the conversation with a question, or results of calls, up to where the answer begins.
 
         Args:
@@ -89,7 +87,7 @@ class ConversationTokenizer:
         )
         return replace(conversation, messages=messages, tokens=tokens, turns=(*conversation.turns, turn), head=head)
 
-    def asked_again(self, conversation: Conversation, functions: Sequence[Function] = ()) -> Conversation:
+    def asked_again(self, conversation: Conversation, functions: Sequence[Tool] = ()) -> Conversation:
         """Return the conversation as it was after its last question.
 
         Raises:
@@ -106,7 +104,7 @@ class ConversationTokenizer:
         prompts = self._model.prompts
         return tuple(prompts.tokenize_answer(conversation.answer.content, prompts.opening(prompt)))
 
-    def _head(self, system: Message | None, functions: Sequence[Function]) -> int:
+    def _head(self, system: Message | None, functions: Sequence[Tool]) -> int:
         """Return the number of tokens with which every conversation with this system message begins."""
         if system is None and not functions:
             return 0
@@ -115,7 +113,7 @@ class ConversationTokenizer:
             self._begins_with, self._n_head = begins_with, self._found_head(system, functions)
         return self._n_head
 
-    def _found_head(self, system: Message | None, functions: Sequence[Function]) -> int:
+    def _found_head(self, system: Message | None, functions: Sequence[Tool]) -> int:
         prompts, first = self._model.prompts, (system,) if system is not None else ()
         one, another = (
             prompts.tokenize_rendered(
@@ -128,7 +126,7 @@ class ConversationTokenizer:
         head = next((place for place in range(n - 1, -1, -1) if prompts.is_control(one[place])), 0)
         return head if head > 1 else n
 
-    def _render(self, messages: Sequence[Message], functions: Sequence[Function], *, answer: bool) -> RenderedText:
+    def _render(self, messages: Sequence[Message], functions: Sequence[Tool], *, answer: bool) -> RenderedText:
         names = {call.id: call.name for message in messages for call in message.tool_calls}
         given = [message.for_template() for message in messages]
         for each in given:

@@ -7,14 +7,15 @@ drafter is chosen.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from edge_spec.controller.candidates import Candidate
-from edge_spec.controller.paying import Gain
 from edge_spec.engines.records import FOLDER, read_record, write_record
 from edge_spec.errors import BAD_RECORD
 from edge_spec.memory.hardware import processor
@@ -22,12 +23,55 @@ from edge_spec.models import ModelFile
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.chooser.records import positive, whole
 
-__all__ = ["Measurements"]
+__all__ = ["Gain", "Measurements"]
 
-_VERSION = 3
+_VERSION = 4
 
 _GAINS, _LEARNED = "gains", "learned"
 """Entries of a record: speed-ups by mode, and the state of each learner."""
+
+
+_LEAST = 0.05
+"""A speed-up of 1 plus this pays: ``bench`` with its defaults cannot tell a smaller one from none. The 95 % intervals
+in the README reach some 5 % to either side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """The measured speed-up of a mode on this device.
+
+    Attributes:
+        speed_up: tokens per second over those of plain decoding.
+        low, high: its 95 % interval.
+        drafted: tokens that were drafted meanwhile.
+        rounds: how many rounds it was measured over.
+        mode: the mode that ``bench`` or ``pair`` has measured.
+    """
+
+    speed_up: float
+    low: float
+    high: float
+    drafted: int
+    rounds: int
+    mode: str
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the interval excludes 1, so that drafts changed the speed."""
+        return self.drafted > 0 and not self.low <= 1 <= self.high
+
+    @property
+    def pays(self) -> bool:
+        """Whether the mode is worth its memory."""
+        return self.is_sure and self.speed_up >= 1 + _LEAST
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("speed_up", "low", "high"), positive),
+    **dict.fromkeys(("drafted", "rounds"), partial(whole, least=1)),
+    "mode": str,
+}
+"""The fields of a gain that are kept, and what reads each."""
 
 
 class Measurements:
@@ -74,9 +118,9 @@ class Measurements:
         """
         timed = []
         for kept in self._entry(candidate, _GAINS).values():
-            # Earlier versions did not count what was drafted.
+            # What is damaged, or of an earlier version, which did not count what was drafted.
             with suppress(*BAD_RECORD):
-                timed.append(_gain(**kept))
+                timed.append(Gain(**{name: check(kept[name]) for name, check in _CHECKS.items()}))
         return max(timed, key=lambda gain: (gain.pays, gain.speed_up), default=None)
 
     def _entry(self, candidate: Candidate, name: str) -> dict[str, Any]:
@@ -92,29 +136,9 @@ class Measurements:
     def _place(self, candidate: Candidate) -> Path | None:
         if self._cache_dir is None:
             return None
-        roles = sorted(candidate.engines)
-        models = []
-        for role in roles:
-            own = candidate.models[role]
-            about = {"threads": own.threads, "kv": (own.kv_k, own.kv_v)}
-            # Earlier versions kept records of single models as well.
-            named = role if len(roles) > 1 else ""
-            models.append((candidate.engines[role].name, self._files[role].fingerprint, about, named))
+        models = [
+            (role, candidate.engines[role].name, self._files[role].fingerprint, own.threads, own.kv_k, own.kv_v)
+            for role, own in sorted(candidate.models.items(), key=lambda each: each[0])
+        ]
         key = json.dumps([_VERSION, processor(), models], sort_keys=True)
         return self._cache_dir / FOLDER / f"{blake2b(key.encode(), digest_size=12).hexdigest()}.json"
-
-
-def _gain(*, speed_up: Any, low: Any, high: Any, drafted: Any, rounds: Any, mode: Any) -> Gain:
-    """Return a gain as it was kept.
-
-    Raises:
-        ValueError, TypeError: it is damaged, or nothing was drafted.
-    """
-    return Gain(
-        speed_up=positive(speed_up),
-        low=positive(low),
-        high=positive(high),
-        drafted=whole(drafted, least=1),
-        rounds=whole(rounds, least=1),
-        mode=str(mode),
-    )

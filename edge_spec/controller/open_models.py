@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
-from edge_spec.controller.measurements import Measurements
-from edge_spec.controller.paying import Gain
+from edge_spec.controller.measurements import Gain, Measurements
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult

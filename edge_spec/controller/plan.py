@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_spec.controller.candidates import (
@@ -21,8 +21,7 @@ from edge_spec.controller.candidates import (
     smallest_of,
     stage_of,
 )
-from edge_spec.controller.measurements import Measurements
-from edge_spec.controller.paying import Gain
+from edge_spec.controller.measurements import Gain, Measurements
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.errors import Arguments, BudgetExceeded, Sentence
@@ -31,7 +30,7 @@ from edge_spec.memory.budget import Budget
 from edge_spec.models.model_file import CTX_STEP
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["Outlook", "Plan", "PlanReport", "choose", "make_plan", "notes_of", "outlook", "refusal", "report"]
+__all__ = ["Plan", "choose", "make_plan", "measured", "notes_of", "outlook", "refusal"]
 
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
@@ -140,7 +139,7 @@ def _changes(request: Request, other: Candidate) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The chosen candidate, and why.
+    """The chosen candidate, and why; of ``plan`` also its description before anything is loaded.
 
     Attributes:
         chosen: the way to run.
@@ -148,33 +147,6 @@ class Plan:
         why: in a sentence.
         runners_up: other ways that fit, best first, one of each stage.
         notes: sentences about what differs from what was asked for.
-    """
-
-    chosen: Candidate
-    budget_bytes: int
-    why: str
-    runners_up: tuple[Candidate, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def ledger(self, name: str = "") -> Ledger:
-        """Return a ledger with the budget, its reserve, and what the process holds besides models and drafters.
-
-        Args:
-            name: of the model, see ``Ledger``.
-        """
-        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes), name=name)
-        ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
-        ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
-        if self.chosen.reading_bytes:
-            ledger.claim("process", "while a prompt is read", self.chosen.reading_bytes)
-        return ledger
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanReport(Plan):
-    """A plan, and its description before anything is loaded.
-
-    Attributes:
         least: what needs least, by what it makes possible: ``fits``, and every stage but the first.
         profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
         gains: what each stage has brought on this device, where that was measured.
@@ -183,12 +155,17 @@ class PlanReport(Plan):
         instead: candidates of other engines in this budget with more context or more drafters, by engine.
     """
 
-    least: Mapping[str, Candidate]
-    profile: Mapping[str, str] | None
-    gains: Mapping[str, Gain]
-    pays: Mapping[str, Candidate]
-    disk_bytes: int
-    instead: Mapping[str, Candidate]
+    chosen: Candidate
+    budget_bytes: int
+    why: str
+    runners_up: tuple[Candidate, ...] = ()
+    notes: tuple[str, ...] = ()
+    least: Mapping[str, Candidate] = field(default_factory=dict)
+    profile: Mapping[str, str] | None = None
+    gains: Mapping[str, Gain] = field(default_factory=dict)
+    pays: Mapping[str, Candidate] = field(default_factory=dict)
+    disk_bytes: int = 0
+    instead: Mapping[str, Candidate] = field(default_factory=dict)
 
     @property
     def engine(self) -> str:
@@ -205,24 +182,26 @@ class PlanReport(Plan):
         """Speed-ups over plain decoding, by stage, that were measured here with an interval that excludes 1."""
         return {stage: gain.speed_up for stage, gain in self.gains.items() if gain.is_sure}
 
+    def ledger(self, name: str = "") -> Ledger:
+        """Return a ledger with the budget, its reserve, and what the process holds besides models and drafters.
 
-@dataclass(frozen=True, kw_only=True)
-class Outlook:
-    """A plan for models that are not downloaded.
-
-    Attributes:
-        wanted: the first choice, whatever it needs.
-        here: what fits the budget; None if nothing does.
-        least_bytes: the smallest budget that anything fits.
-    """
-
-    wanted: Candidate
-    here: Candidate | None
-    least_bytes: int
+        Args:
+            name: of the model, see ``Ledger``.
+        """
+        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes), name=name)
+        ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
+        ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
+        if self.chosen.reading_bytes:
+            ledger.claim("process", "while a prompt is read", self.chosen.reading_bytes)
+        return ledger
 
 
-def outlook(request: Request, budget: Budget) -> Outlook:
+def outlook(request: Request, budget: Budget) -> tuple[Candidate, Candidate | None, int]:
     """Return the plan for models of which only the shapes are known; no library is asked.
+
+    Returns:
+        The first choice, whatever it needs; what fits the budget, None if nothing does; and the smallest budget that
+        anything fits.
 
     Raises:
         SettingsError: what was asked for contradicts a model.
@@ -230,11 +209,10 @@ def outlook(request: Request, budget: Budget) -> Outlook:
     with Estimates(request.files, budget=budget, n_texts=request.n_texts, rough=True) as estimates:
         wanted = next(candidates(request, estimates))[0]
         if wanted.needed_bytes <= budget.budget_bytes:
-            return Outlook(wanted=wanted, here=wanted, least_bytes=wanted.needed_bytes)
-        least = smallest_of(frugal(request, estimates))["fits"]
-    fits = least.needed_bytes <= budget.budget_bytes
-    here = make_plan(request, budget, {}, rough=True).chosen if fits else None
-    return Outlook(wanted=wanted, here=here, least_bytes=least.needed_bytes)
+            return wanted, wanted, wanted.needed_bytes
+        least = smallest_of(frugal(request, estimates))["fits"].needed_bytes
+    fits = least <= budget.budget_bytes
+    return wanted, make_plan(request, budget, {}, rough=True).chosen if fits else None, least
 
 
 def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener], *, rough: bool = False) -> Plan:
@@ -264,38 +242,14 @@ def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener]
                 request = request.without(role, why)
 
 
-def report(
-    found: Plan,
-    frugal: Sequence[Candidate],
-    profile: Mapping[str, str] | None,
-    measurements: Measurements,
-    disk_bytes: int,
-    instead: Mapping[str, Candidate],
-) -> PlanReport:
-    """Return a plan with its measurements on this device.
-
-    Args:
-        frugal: ways to run with each kind of speculation that need little memory.
-        profile: see ``PlanReport``.
-        measurements: what was measured of ways to draft.
-        disk_bytes, instead: see ``PlanReport``.
-    """
-    ways = [way for way in (found.chosen, *frugal) if way.mode.limit]
-    measured = [(way, gain) for way in ways if (gain := measurements.gain(way)) is not None]
+def measured(ways: Sequence[Candidate], measurements: Measurements) -> tuple[dict[str, Gain], dict[str, Candidate]]:
+    """Return the measured gains of ways to draft, and what needs least of those that pay, both by stage."""
+    known = [(way, gain) for way in ways if way.mode.limit and (gain := measurements.gain(way)) is not None]
     gains: dict[str, Gain] = {}
-    for way, gain in measured:
-        best = gains.get(way.stage, gain)
-        gains[way.stage] = max(best, gain, key=lambda each: (each.pays, each.speed_up))
-    pays = smallest_of(way for way, gain in measured if gain.pays)
-    return PlanReport(
-        **vars(found),
-        least=smallest_of(frugal),
-        profile=profile,
-        gains=gains,
-        pays={stage: way for stage, way in pays.items() if stage in STAGES},
-        disk_bytes=disk_bytes,
-        instead=instead,
-    )
+    for way, gain in known:
+        gains[way.stage] = max(gains.get(way.stage, gain), gain, key=lambda each: (each.pays, each.speed_up))
+    pays = smallest_of(way for way, gain in known if gain.pays)
+    return gains, {stage: way for stage, way in pays.items() if stage in STAGES}
 
 
 def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: str) -> Plan:

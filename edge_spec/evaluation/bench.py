@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from edge_spec.controller.paying import Gain
+from edge_spec.controller.measurements import Gain
 from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel

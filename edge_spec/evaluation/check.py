@@ -5,23 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from edge_spec.errors import Sentence
 from edge_spec.model import TextModel
 
-__all__ = ["Comparison", "RandomLimits", "Unchecked", "check"]
+__all__ = ["Comparison", "Unchecked", "check", "random_limits"]
 
 
-class RandomLimits:
-    """Drafts 0 to ``max_drafted`` tokens at random in every round: the text must not depend on it."""
-
-    def __init__(self, max_drafted: int, seed: int = 0) -> None:
-        self._max_drafted = max_drafted
-        self._random = random.Random(seed)
-
-    def __call__(self) -> int:
-        return self._random.randint(0, self._max_drafted)
+def random_limits(max_drafted: int, seed: int = 0) -> Callable[[], int]:
+    """Return limits of 0 to ``max_drafted`` tokens at random for every round: the text must not depend on them."""
+    return partial(random.Random(seed).randint, 0, max_drafted)
 
 
 @dataclass(frozen=True)

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TypeVar
 
-from edge_spec.evaluation.bench import keep_gain, speed_of
+from edge_spec.evaluation.bench import Speed, keep_gain, speed_of
 from edge_spec.generation.reply import Reply
 from edge_spec.model import TextModel
 
-__all__ = ["Pairing", "best_of", "pairings"]
+__all__ = ["TOLD", "best_of", "pairings"]
 
 Draft = TypeVar("Draft")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Pairing:
-    """The measured acceptance and speed-up of a drafter.
-
-    Attributes:
-        acceptance: share of its tokens that the target accepts where it drafts sequences.
-        mean_length: tokens per round there.
-        speed_up: of the automatic mode with this drafter, against plain decoding.
-        interval: 95 % interval of ``speed_up``.
-        drafted: tokens that the automatic mode drafted.
-        tokens_per_s: of the automatic mode with this drafter.
-        same_text: whether every reply has the tokens of plain decoding.
-    """
-
-    acceptance: float
-    mean_length: float
-    speed_up: float
-    interval: tuple[float, float]
-    drafted: int
-    tokens_per_s: float
-    same_text: bool
+TOLD = ("acceptance", "mean_length", "speed_up", "interval", "drafted", "tokens_per_s", "same_text")
+"""The fields of a drafter's speed that are printed and kept."""
 
 
 def pairings(
@@ -47,7 +27,7 @@ def pairings(
     max_tokens: int = 96,
     seed: int = 1,
     remember: bool = True,
-) -> Iterator[tuple[Draft, Pairing]]:
+) -> Iterator[tuple[Draft, Speed]]:
     """Measure one drafter after the other. The target is open once at any time.
 
     Sequences are written once, to count what is accepted. Then the automatic mode and plain decoding, which is the same
@@ -56,6 +36,10 @@ def pairings(
     Args:
         open_model: opens the target with a drafter in a mode.
         remember: keep what the automatic mode brings with each drafter, for plans.
+
+    Yields:
+        Each drafter, and how fast the automatic mode is with it; but what is accepted, and how many tokens a round has,
+        where it drafts sequences.
     """
 
     def written(model: TextModel, next_limit: Callable[[], int] | None = None) -> list[Reply]:
@@ -81,21 +65,12 @@ def pairings(
             if remember:
                 keep_gain(model, found, auto, n_prompts=len(prompts))
         sequence = speed_of("sequence", sequences, plain=plain[: len(prompts)])
-        yield (
-            draft,
-            Pairing(
-                acceptance=sequence.acceptance,
-                mean_length=sequence.mean_length,
-                speed_up=found.speed_up,
-                interval=found.interval,
-                drafted=found.drafted,
-                tokens_per_s=found.tokens_per_s,
-                same_text=sequence.same_text and found.same_text,
-            ),
-        )
+        same_text = sequence.same_text and found.same_text
+        of_both = replace(found, acceptance=sequence.acceptance, mean_length=sequence.mean_length, same_text=same_text)
+        yield draft, of_both
 
 
-def best_of(found: Sequence[tuple[Draft, Pairing]]) -> tuple[Draft, Pairing] | None:
+def best_of(found: Sequence[tuple[Draft, Speed]]) -> tuple[Draft, Speed] | None:
     """Return the drafter with the highest speed-up; None if none is significantly faster than plain decoding.
 
     A single run leaves no interval, and proves nothing; nor does one without drafts.

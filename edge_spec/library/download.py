@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
 
 from edge_spec.errors import DiskFull, DownloadError
 
@@ -138,10 +137,8 @@ class Patience:
         self._pause(min(_MOST_WAIT_S, max(2.0**self._done / 4, busy.wait_s)))
 
 
-class Chunks(Protocol):
-    """Yields the bytes of a file from ``first`` to ``last`` in pieces, until the end or until the connection closes."""
-
-    def __call__(self, file: RemoteFile, first: int, last: int) -> Iterator[bytes]: ...
+Chunks = Callable[[RemoteFile, int, int], Iterator[bytes]]
+"""Yields the bytes of a file from the first to the last in pieces, until the end or until the connection closes."""
 
 
 def stream(

@@ -7,13 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from edge_spec.errors import Closed, UnsupportedModel
 from edge_spec.llama_cpp.library import library
-from edge_spec.llama_cpp.text_cutter import TextCutter
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models.gguf.cursor import GGUFArray
 from edge_spec.models.gguf.header import read_header
@@ -101,26 +99,23 @@ class LlamaWeights(ListedTokens):
             raise Closed(f"the model {self.path.name}")
         return self._handle
 
-    def make_context(self, n_ctx: int) -> None:
-        """Make a context as large as this and free it again: the library then has planned all of its operations."""
-        params = self._c.llama_context_default_params()
-        params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
-        params.n_threads = params.n_threads_batch = 1
-        context = self._c.llama_init_from_model(self.handle, params)
-        if context:
-            self._c.llama_free(context)
+    def try_context(self, n_ctx: int, *, decodes: bool) -> None:
+        """Make a context as large as this and free it again: the library then has planned all of its operations.
 
-    def decode_a_trial(self, n_ctx: int) -> None:
-        """Compute a prompt and a batch with several rows of logits: operators check their operands only then."""
+        Args:
+            decodes: compute a prompt and a batch with several rows of logits: operators check their operands only then.
+        """
         params = self._c.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = n_ctx
         params.n_threads = params.n_threads_batch = 1
-        params.n_outputs_max = _TRIED_ROWS
+        params.n_outputs_max = _TRIED_ROWS if decodes else params.n_outputs_max
         context = self._c.llama_init_from_model(self.handle, params)
         if not context:
             return
         batch = self._c.llama_batch_init(2 * _TRIED_ROWS, 0, 1)
         try:
+            if not decodes:
+                return
             place = 0
             for n_tokens, n_rows in ((2 * _TRIED_ROWS, 1), (_TRIED_ROWS, _TRIED_ROWS)):
                 batch.n_tokens = n_tokens
@@ -134,11 +129,6 @@ class LlamaWeights(ListedTokens):
         finally:
             self._c.llama_batch_free(batch)
             self._c.llama_free(context)
-
-    @property
-    def n_ctx_train(self) -> int:
-        """The context the model was trained for."""
-        return int(self._c.llama_model_n_ctx_train(self.handle))
 
     @property
     def head_dim_k(self) -> int:
@@ -197,17 +187,13 @@ class LlamaWeights(ListedTokens):
         """
         _ = self.handle
         require_unicode(text)
-        cutter = self._special_tokens if controls else self._defined_tokens
-        pieces = [text] if controls else self._apart.split(text)
         tokens: list[int] = []
-        for number, part in enumerate(chain.from_iterable(cutter.parts(piece.encode()) for piece in pieces)):
-            # The library looks for each of its control tokens, of which some vocabularies have thousands.
-            looked_for = controls and not self._special_tokens.finds_none(part)
-            tokens += self.tokenize_as_it_is(part, add_special=add_special and not number, controls=looked_for)
+        for number, piece in enumerate([text] if controls else self._apart.split(text)):
+            tokens += self.tokenize_as_it_is(piece.encode(), add_special=add_special and not number, controls=controls)
         return tokens
 
     def tokenize_as_it_is(self, raw: bytes, *, add_special: bool, controls: bool = True) -> list[int]:
-        """Return what the library itself makes of a text; ``tokenize`` looks for special tokens first."""
+        """Return what the library itself makes of a text."""
         room = len(raw) + 16
         while True:
             ids = (ctypes.c_int32 * room)()
@@ -234,29 +220,6 @@ class LlamaWeights(ListedTokens):
     @property
     def _control(self) -> int:
         return int(self._c.LLAMA_TOKEN_ATTR_CONTROL | self._c.LLAMA_TOKEN_ATTR_UNKNOWN)
-
-    @cached_property
-    def _special_tokens(self) -> TextCutter:
-        return self._found_first(self._control | self._c.LLAMA_TOKEN_ATTR_USER_DEFINED)
-
-    @cached_property
-    def _defined_tokens(self) -> TextCutter:
-        return self._found_first(self._c.LLAMA_TOKEN_ATTR_USER_DEFINED)
-
-    def _found_first(self, special: int) -> TextCutter:
-        """Return the tokens of some attributes, which the library finds in a text before it tokenizes the rest."""
-        c, vocab = self._c, self._vocab
-        # Other tokenizers add tokens at the end of a text, or look beyond special tokens.
-        kind = c.llama_vocab_type(vocab)
-        if kind not in (c.LLAMA_VOCAB_TYPE_SPM, c.LLAMA_VOCAB_TYPE_BPE) or c.llama_vocab_get_add_eos(vocab):
-            return TextCutter({})
-        return TextCutter(
-            {
-                c.llama_vocab_get_text(vocab, token): bool(attribute & c.LLAMA_TOKEN_ATTR_LSTRIP)
-                for token, attribute in self._attributes.items()
-                if attribute & special
-            }
-        )
 
     def _read_bytes(self, token: int, *, special: bool = False) -> bytes:
         _ = self.handle
@@ -316,10 +279,10 @@ def read_as_a_trial(path: Path, text: str | None) -> None:
                 weights.name(token)
         if not weights.is_dry:
             return
-        weights.make_context(_TRIED_N_CTX)
+        weights.try_context(_TRIED_N_CTX, decodes=False)
     if path.stat().st_size <= _TRIED_BYTES:
         with closing(LlamaWeights(path, repack=False)) as weights:
-            weights.decode_a_trial(_TRIED_N_CTX)
+            weights.try_context(_TRIED_N_CTX, decodes=True)
 
 
 def vocabulary_bytes(n_tokens: int, n_merges: int) -> int:

@@ -13,7 +13,7 @@ from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.tools.answers import AnswerParser
 from edge_spec.generation.tools.chat_prompts import chat_prompt
-from edge_spec.generation.tools.functions import declared
+from edge_spec.generation.tools.functions import Tool, declared
 from edge_spec.generation.tools.grammar import answer_grammar, schema_of
 from edge_spec.generation.tools.syntax import CallSyntax
 from edge_spec.memory import Ledger
@@ -30,7 +30,6 @@ from edge_spec.server.fields import (
     ChatFields,
     ChoiceFields,
     CompletionFields,
-    FunctionFields,
     ReplyFields,
 )
 from edge_spec.server.messages import template_messages
@@ -156,13 +155,13 @@ class JobMaker:
         _refuse(name for name in CONSTRAINTS if body.get(name) is not None)
         if asked.top_logprobs and not asked.logprobs:
             raise bad_value("top_logprobs", "needs logprobs to be true")
-        functions = _callable(asked)
-        tools = [declared(tool.function) for tool in asked.tools] if asked.tool_choice != "none" else []
+        tools = [Tool(**vars(tool.function)) for tool in asked.tools]
+        functions = _callable(asked, tools)
         messages = template_messages(asked.messages)
         text, syntax = chat_prompt(
             self._model.prompts,
             messages,
-            tools,
+            [declared(tool) for tool in tools] if asked.tool_choice != "none" else [],
             asked.chat_template_kwargs,
             answer=asked.add_generation_prompt is not False,
             continues=_continues(asked),
@@ -340,9 +339,8 @@ def _must_call(asked: ChatFields) -> bool:
     return choice.allowed_tools.mode == "required" if isinstance(choice, AllowedChoiceFields) else choice != "auto"
 
 
-def _callable(asked: ChatFields) -> list[FunctionFields]:
-    """Return the functions that may be called."""
-    functions = [tool.function for tool in asked.tools]
+def _callable(asked: ChatFields, functions: list[Tool]) -> list[Tool]:
+    """Return those of the functions of a request that may be called."""
     require_short([function.parameters for function in functions], "tools")
     names = [function.name for function in functions]
     if len(set(names)) < len(names):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_spec.errors import Sentence, SettingsError
+from edge_spec.options import require_whole
 
 __all__ = ["ServerSettings", "is_address", "is_loopback"]
 
@@ -31,7 +32,7 @@ def is_address(host: str) -> bool:
     return True
 
 
-_MOST_AT_ONCE = 256
+_BOUNDS = {"port": (0, 65535), "at_once": (1, 256), "max_waiting": (0, 1 << 31), "max_body_bytes": (1024, 1 << 40)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +90,12 @@ class ServerSettings:
             raise SettingsError(
                 f"is {self.name!r} and must be printable characters", argument="name", hint="choose another one"
             )
-        if not 0 <= self.port < 1 << 16:
-            raise SettingsError(f"is {self.port} and must be from 0 to 65535", argument="port")
-        if self.at_once is not None and not 1 <= self.at_once <= _MOST_AT_ONCE:
-            raise SettingsError(f"is {self.at_once} and must be from 1 to {_MOST_AT_ONCE}", argument="at_once")
-        if self.max_waiting < 0:
-            raise SettingsError(f"is {self.max_waiting} and must be 0 or more", argument="max_waiting")
+        for name, (least, most) in _BOUNDS.items():
+            if getattr(self, name) is not None:
+                require_whole(name, getattr(self, name), least, most)
         for name in ("timeout_s", "head_timeout_s", "body_timeout_s", "keep_alive_s", "last_words_s"):
             if not getattr(self, name) > 0:  # nor is it NaN
                 raise SettingsError(f"is {getattr(self, name):g} and must be above 0", argument=name)
-        if self.max_body_bytes < 1024:
-            raise SettingsError(f"is {self.max_body_bytes} and must be 1024 or more", argument="max_body_bytes")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
             raise SettingsError("must be printable ASCII characters, at least one", argument="api_key")
         if not (is_loopback(self.host) or self.api_key or self.insecure):

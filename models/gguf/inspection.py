@@ -61,13 +61,13 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     n_head = max(n_heads)
     head_dim = n_embd // n_head if n_head else 0
     experts = _experts(facts, n_layers)
-    recurrence = recurrence_of(tensors, n_embd, facts.optional)
+    state_bytes, without_cells = recurrence_of(tensors, n_embd, facts.optional)
     facts.refuse(_wrong_rotary(facts))
     n_head_kv = facts.per_layer("attention.head_count_kv", n_layers, default=n_heads)
     windowed = facts.flags("attention.sliding_window_pattern", n_layers)
     facts.refuse(wrong_shapes(facts.architecture, windowed, n_head_kv, facts.optional))
-    shapes = layer_shapes(facts.architecture, windowed, facts.optional)
-    shared = {layer for layer, source in enumerate(shapes.sources) if source != layer}
+    head_dims, sources = layer_shapes(facts.architecture, windowed, facts.optional)
+    shared = {layer for layer, source in enumerate(sources) if source != layer}
     vocabulary = read_vocabulary(header)
     types = bytes_by_type((tensor.type_name, tensor.n_bytes) for tensor in tensors)
     in_layers = bytes_by_type((t.type_name, t.n_bytes) for t in tensors if t.name.startswith("blk."))
@@ -84,17 +84,15 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         n_layers=n_layers,
         n_embd=n_embd,
         n_head=n_head,
-        n_head_kv=tuple(
-            0 if layer in recurrence.without_cells or layer in shared else n for layer, n in enumerate(n_head_kv)
-        ),
-        head_dims=shapes.head_dims,
+        n_head_kv=tuple(0 if layer in without_cells or layer in shared else n for layer, n in enumerate(n_head_kv)),
+        head_dims=head_dims,
         experts=experts,
-        sources=shapes.sources,
+        sources=sources,
         head_dim_k=facts.optional("attention.key_length", head_dim),
         head_dim_v=facts.optional("attention.value_length", head_dim),
         n_ctx_train=facts.optional("context_length", 0),
         n_vocab=_n_vocab(header, tensors, vocabulary, facts),
-        state_bytes=recurrence.state_bytes,
+        state_bytes=state_bytes,
         latent_attention=_has_latent_attention(facts),
         sliding_window=facts.optional("attention.sliding_window", 0) or None,
         tensors=tensors,

@@ -7,42 +7,32 @@ llama.cpp ends the process where these facts contradict each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-__all__ = ["LayerShapes", "layer_shapes", "wrong_shapes"]
+__all__ = ["layer_shapes", "wrong_shapes"]
 
 _ARCHITECTURES = frozenset(("gemma4",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerShapes:
-    """Attention by layer; empty where all layers are alike.
-
-    Attributes:
-        head_dims: width of a key and of a value.
-        sources: the layer whose keys and values each reads, itself or an earlier one.
-    """
-
-    head_dims: tuple[int, ...] = ()
-    sources: tuple[int, ...] = ()
-
-
-def layer_shapes(architecture: str, windowed: Sequence[bool] | None, number: Callable[[str, int], int]) -> LayerShapes:
-    """Return the shapes that the metadata state.
+def layer_shapes(
+    architecture: str, windowed: Sequence[bool] | None, number: Callable[[str, int], int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of attention by layer that the metadata state.
 
     Args:
         windowed: which layers have a window; None if the file does not tell it layer by layer.
         number: a number of the metadata by its key and a default.
+
+    Returns:
+        The width of a key and of a value, and the layer whose keys and values each reads, itself or an earlier one;
+        empty where all layers are alike.
     """
     if architecture not in _ARCHITECTURES or windowed is None:
-        return LayerShapes()
+        return (), ()
     wide = number("attention.key_length", 0)
     own = len(windowed) - number("attention.shared_kv_layers", 0)
     dims = (number("attention.key_length_swa", wide), wide)
-    return LayerShapes(
-        head_dims=tuple(dims[not narrow] for narrow in windowed),
-        sources=tuple(layer if layer < own else own - (2 if narrow else 1) for layer, narrow in enumerate(windowed)),
-    )
+    sources = tuple(layer if layer < own else own - (2 if narrow else 1) for layer, narrow in enumerate(windowed))
+    return tuple(dims[not narrow] for narrow in windowed), sources
 
 
 def wrong_shapes(
@@ -67,7 +57,7 @@ def wrong_shapes(
     n_shared, n_layers = number("attention.shared_kv_layers", 0), len(windowed)
     if n_layers - n_shared < 2:
         return f"has {n_layers} layers, of which {n_shared} read the keys and values of others"
-    for layer, source in enumerate(layer_shapes(architecture, windowed, number).sources):
+    for layer, source in enumerate(layer_shapes(architecture, windowed, number)[1]):
         if windowed[layer] != windowed[source] or n_head_kv[layer] != n_head_kv[source]:
             return f"has layer {layer} read the keys and values of layer {source}, which is of another shape"
     return None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import prod
 
 from edge_spec.models.gguf.header import TensorInfo
 
-__all__ = ["Recurrence", "recurrence_of"]
+__all__ = ["recurrence_of"]
 
 _KEYS = re.compile(r"blk\.(\d+)\.attn_k\.weight")
 _FURTHER = re.compile(r"blk\.(\d+)\.nextn\.")
@@ -25,27 +24,19 @@ _SHIFTED = 2
 _NUMBER_BYTES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recurrence:
-    """The recurrent layers of a model.
-
-    Attributes:
-        state_bytes: what their states take together.
-        without_cells: layers that keep no keys and values: most of these, and those for further tokens (MTP), which
-            llama.cpp does not load.
-    """
-
-    state_bytes: int
-    without_cells: frozenset[int]
-
-
-def recurrence_of(tensors: Iterable[TensorInfo], n_embd: int, number: Callable[[str, int], int]) -> Recurrence:
+def recurrence_of(
+    tensors: Iterable[TensorInfo], n_embd: int, number: Callable[[str, int], int]
+) -> tuple[int, frozenset[int]]:
     """Return the recurrent layers that the header describes.
 
     The sizes are those of ``llama_hparams::n_embd_r`` and ``n_embd_s`` in llama.cpp.
 
     Args:
         number: a number of the metadata by its key and a default.
+
+    Returns:
+        What their states take together, in bytes; and the layers that keep no keys and values: most of these, and those
+        for further tokens (MTP), which llama.cpp does not load.
     """
     n_numbers = 0
     without: set[int] = set()
@@ -68,4 +59,4 @@ def recurrence_of(tensors: Iterable[TensorInfo], n_embd: int, number: Callable[[
         elif (found := _FURTHER.match(tensor.name)) is not None:
             without.add(int(found[1]))
     without |= beside_attention - with_keys
-    return Recurrence(state_bytes=_NUMBER_BYTES * n_numbers, without_cells=frozenset(without))
+    return _NUMBER_BYTES * n_numbers, frozenset(without)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models.onnx.config_files import ConfigFiles
@@ -96,11 +95,13 @@ def read_signature(file: GraphFile, configs: ConfigFiles, tokens: Mapping[str, i
     Raises:
         UnsupportedModel: a graph of another kind; the error names the input or output that does not fit.
     """
-    names = _Names(configs.decoder)
     unknown = dict(file.inputs)
-    ids, mask, positions, keep = (unknown.pop(names.input(name), None) for name in (_IDS, _MASK, _POSITIONS, _KEEP))
+    ids, mask, positions, keep = (
+        unknown.pop(_named(configs, "inputs", name), None) for name in (_IDS, _MASK, _POSITIONS, _KEEP)
+    )
     if ids is None or ids.kind not in _WHOLE or len(ids.shape) != 2:
-        raise _other(file, f"takes {_listed(file.inputs)} and no {names.input(_IDS)} of shape [batch, tokens]")
+        wanted = _named(configs, "inputs", _IDS)
+        raise _other(file, f"takes {_listed(file.inputs)} and no {wanted} of shape [batch, tokens]")
     if mask is not None and (len(mask.shape), mask.kind) not in {
         *((2, kind) for kind in _WHOLE),
         *((4, kind) for kind in (*_REAL, "bool")),
@@ -109,7 +110,7 @@ def read_signature(file: GraphFile, configs: ConfigFiles, tokens: Mapping[str, i
     for port, n_dims in ((positions, 2), (keep, 0)):
         if port is not None and (port.kind not in _WHOLE or len(port.shape) != n_dims):
             raise _other(file, f"takes {port.name} as {port.kind} of {len(port.shape)} dimensions")
-    cache = _cache(file, unknown, names, configs)
+    cache = _cache(file, unknown, configs)
     if not cache:
         raise _other(file, f"takes no keys and values of earlier tokens: its inputs are {_listed(file.inputs)}")
     if unknown:
@@ -117,9 +118,10 @@ def read_signature(file: GraphFile, configs: ConfigFiles, tokens: Mapping[str, i
     kinds = {file.inputs[port.past].kind for port in cache} | {file.outputs[port.present].kind for port in cache}
     if len(kinds) != 1 or not kinds <= set(_REAL):
         raise _other(file, f"caches keys and values as {' and '.join(sorted(kinds))}")
-    logits = file.outputs.get(names.output(_LOGITS))
+    name = _named(configs, "outputs", _LOGITS)
+    logits = file.outputs.get(name)
     if logits is None or logits.kind not in _REAL or len(logits.shape) != 3:
-        raise _other(file, f"has no output {names.output(_LOGITS)} of shape [batch, tokens, vocabulary]")
+        raise _other(file, f"has no output {name} of shape [batch, tokens, vocabulary]")
     bos, ends = _special(configs, tokens)
     own_end = tokens.get(configs.token("eos_token") or "", -1)
     return PublishedGraph(
@@ -139,38 +141,23 @@ def read_signature(file: GraphFile, configs: ConfigFiles, tokens: Mapping[str, i
     )
 
 
-class _Names:
-    """The names of inputs and outputs: those of ``genai_config.json`` where it gives them, else the usual ones."""
-
-    def __init__(self, decoder: Mapping[str, Any]) -> None:
-        self._inputs = decoder.get("inputs")
-        self._outputs = decoder.get("outputs")
-
-    def input(self, name: str) -> str:
-        return _named(self._inputs, name, name)
-
-    def output(self, name: str) -> str:
-        return _named(self._outputs, name, name)
-
-    def past(self, part: str) -> str:
-        """With ``%d`` for the layer."""
-        return _named(self._inputs, f"past_{part}_names", f"past_key_values.%d.{part}")
-
-    def present(self, part: str) -> str:
-        """With ``%d`` for the layer."""
-        return _named(self._outputs, f"present_{part}_names", f"present.%d.{part}")
-
-
-def _named(names: object, key: str, default: str) -> str:
+def _named(configs: ConfigFiles, ports: str, key: str, usual: str = "") -> str:
+    """Return the name of an input or output: that of ``genai_config.json`` where it gives one, else the usual one."""
+    names = configs.decoder.get(ports)
     found = names.get(key) if isinstance(names, dict) else None
-    return found if isinstance(found, str) and found else default
+    return found if isinstance(found, str) and found else usual or key
 
 
-def _cache(file: GraphFile, unknown: dict[str, Port], names: _Names, configs: ConfigFiles) -> tuple[CachePort, ...]:
+def _past(configs: ConfigFiles, part: str) -> str:
+    """Return the name of keys or values that go in, with ``%d`` for the layer."""
+    return _named(configs, "inputs", f"past_{part}_names", f"past_key_values.%d.{part}")
+
+
+def _cache(file: GraphFile, unknown: dict[str, Port], configs: ConfigFiles) -> tuple[CachePort, ...]:
     """Keys and values alternately; what is recognized is removed from ``unknown``."""
     layers: dict[int, dict[str, Port]] = {}
     for part in _PARTS:
-        pattern = re.compile(re.escape(names.past(part)).replace("%d", "([0-9]{1,4})", 1))
+        pattern = re.compile(re.escape(_past(configs, part)).replace("%d", "([0-9]{1,4})", 1))
         for name in list(unknown):
             found = pattern.fullmatch(name)
             if found and found.groups():
@@ -178,9 +165,10 @@ def _cache(file: GraphFile, unknown: dict[str, Port], names: _Names, configs: Co
     ports = []
     for layer, parts in sorted(layers.items()):
         for part in _PARTS:
-            present = names.present(part).replace("%d", str(layer), 1)
+            present = _named(configs, "outputs", f"present_{part}_names", f"present.%d.{part}")
+            present = present.replace("%d", str(layer), 1)
             if part not in parts or present not in file.outputs:
-                raise _other(file, f"has no {present if part in parts else names.past(part) % layer}")
+                raise _other(file, f"has no {present if part in parts else _past(configs, part) % layer}")
             ports.append(_cache_port(file, parts[part], present, configs))
     return tuple(ports)
 

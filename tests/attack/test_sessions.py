@@ -18,12 +18,13 @@ from mutations import Mutations
 
 from edge_spec import TextModel
 from edge_spec.chat import ChatSession
-from edge_spec.chat.saving import _MEMORY_PER_BYTE, write_whole
+from edge_spec.chat.saving import _MEMORY_PER_BYTE
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.engines.cache_state import pack_state, unpack_state
 from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.errors import BackendError, EdgeSpecError, StateError
 from edge_spec.memory import Ledger
+from edge_spec.models.beside import write_whole
 from edge_spec.speculation.tree import Tree
 
 

@@ -20,7 +20,7 @@ from edge_spec.chat.exclusive import exclusive
 from edge_spec.cli.chat import begin
 from edge_spec.cli.terminal.autosave import Autosave, conversations_in
 from edge_spec.cli.terminal.conversation import Conversation
-from edge_spec.cli.terminal.conversation_loop import ConversationLoop
+from edge_spec.cli.terminal.conversation_loop import converse
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.errors import StateError
 from edge_spec.model import TextModel
@@ -80,7 +80,7 @@ def test_every_turn_is_on_the_disk_before_the_next_one(model: TextModel, tmp_pat
     autosave = Autosave(path, on_notice=display.notice)
     reader = Looking("Hello", "More", "/undo", "/stats")
     session = model.chat(seed=3, max_tokens=5)
-    ConversationLoop(Conversation(session, reader=reader, display=display, autosave=autosave)).run()
+    converse(Conversation(session, reader=reader, display=display, autosave=autosave))
     assert seen == [0, 2, 4, 2, 2]
 
 
@@ -104,7 +104,7 @@ def test_every_conversation_without_a_name_is_kept(play: Play, tmp_path: Path) -
     assert sorted(folder.iterdir()) == sorted(path for path in (first.path, second.path) if path is not None)
     for before in (first, second):
         assert play(f"/load {before.path}").contents == before.contents
-    assert conversations_in(tmp_path)[0] == second.path
+    assert conversations_in(tmp_path / "conversations")[0] == second.path
 
 
 def test_a_conversation_continues_where_nothing_can_be_saved(play: Play, tmp_path: Path) -> None:
@@ -371,12 +371,12 @@ for _ in range(200):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_conversations_of_older_versions_are_resumed(play: Play, tmp_path: Path) -> None:
+def test_the_conversation_that_was_written_last_is_resumed(play: Play, tmp_path: Path) -> None:
     assert conversations_in(tmp_path) == []
-    old = tmp_path / "last.chat"
+    old = tmp_path / "old.chat"
     play("Hello", f"/save {old}")
     assert conversations_in(tmp_path) == [old]
-    newer = play("More", folder=tmp_path / "conversations").path
+    newer = play("More", folder=tmp_path).path
     assert conversations_in(tmp_path) == [newer, old]
 
 

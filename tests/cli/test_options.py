@@ -355,11 +355,6 @@ def test_what_was_typed_comes_before_prompts_and_extras(
     assert says in failed(capsys, *arguments)[1]
 
 
-def test_hidden_options_are_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    _, line = failed(capsys, "run", "--mitdle", "x")
-    assert "--middle" not in line
-
-
 def test_short_options_are_named_too(capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("run", "chat", "check", "bench"):
         code, line = failed(capsys, verb, "demo", "-n", "0")

@@ -14,8 +14,9 @@ from gguf_files import write_gguf
 
 import edge_spec
 from edge_spec.cli import main
-from edge_spec.controller.paying import Gain
-from edge_spec.evaluation.pairing import Pairing, best_of, pairings
+from edge_spec.controller.measurements import Gain
+from edge_spec.evaluation.bench import Speed
+from edge_spec.evaluation.pairing import best_of, pairings
 from edge_spec.models import ModelFile, drafter_of, inspect, resolve_family
 from edge_spec.models.made_drafters import choices, choose_drafter, chosen_drafter, forget_drafter, made_drafter_folder
 from edge_spec.sampling import SamplerSettings
@@ -29,8 +30,8 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def pairing(speed_up: float, low: float, high: float, *, drafted: int = 500, same_text: bool = True) -> Pairing:
-    return Pairing(
+def pairing(speed_up: float, low: float, high: float, *, drafted: int = 500, same_text: bool = True) -> Any:
+    return SimpleNamespace(
         acceptance=0.5,
         mean_length=2.0,
         speed_up=speed_up,
@@ -132,7 +133,7 @@ class Model:
         return SimpleNamespace(read=lambda: "", statistics=rounds, token_ids=[1] * n)
 
 
-def paired(gains: list[Gain], prompts: list[str], **options: Any) -> Pairing:
+def paired(gains: list[Gain], prompts: list[str], **options: Any) -> Speed:
     """Return what is found of a drafter."""
     opened: list[str] = []
     ((draft, found),) = pairings(["small"], lambda draft, mode: Model(mode, opened, gains), prompts, **options)  # type: ignore[arg-type,return-value]
@@ -161,8 +162,8 @@ def test_what_a_drafter_brings_is_remembered_for_plans() -> None:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes ``pair`` find these speeds, by the names of files, in place of measuring for minutes."""
 
-    def find(**speeds: Pairing) -> None:
-        def fake(drafts: list[ModelFile], *rest: Any, **options: Any) -> Iterator[tuple[ModelFile, Pairing]]:
+    def find(**speeds: Speed) -> None:
+        def fake(drafts: list[ModelFile], *rest: Any, **options: Any) -> Iterator[tuple[ModelFile, Speed]]:
             return ((draft, speeds[draft.path.stem.partition("-")[0]]) for draft in drafts)
 
         monkeypatch.setattr("edge_spec.cli.pair.pairings", fake)

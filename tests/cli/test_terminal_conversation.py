@@ -16,7 +16,7 @@ from edge_spec.cli.terminal import settings
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.commands import COMMANDS
 from edge_spec.cli.terminal.conversation import Conversation
-from edge_spec.cli.terminal.conversation_loop import ConversationLoop
+from edge_spec.cli.terminal.conversation_loop import converse
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.cli.terminal.status import choice_lines
 from edge_spec.errors import EdgeSpecError
@@ -150,7 +150,7 @@ def test_a_script_ends_at_its_first_mistake(model: TextModel) -> None:
     autosave = Autosave(None, on_notice=display.notice)
     reader = Script("/hlp", "Hello", is_interactive=False)
     with pytest.raises(EdgeSpecError, match="hlp"):
-        ConversationLoop(Conversation(model.chat(), reader=reader, display=display, autosave=autosave)).run()
+        converse(Conversation(model.chat(), reader=reader, display=display, autosave=autosave))
 
 
 def test_help_names_every_command_and_fits_the_screen(play: Play) -> None:
@@ -266,7 +266,7 @@ def test_a_script_may_say_exit(model: TextModel) -> None:
     autosave = Autosave(None, on_notice=display.notice)
     reader = Script("exit", is_interactive=False)
     conversation = Conversation(model.chat(max_tokens=4), reader=reader, display=display, autosave=autosave)
-    ConversationLoop(conversation).run()
+    converse(conversation)
     assert conversation.session.messages[0].content == "exit"
 
 

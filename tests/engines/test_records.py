@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from edge_spec.engines.records import read_record, write_record
+from edge_spec.models.beside import beside
 
 
 def test_a_disk_without_room_keeps_nothing_and_leaves_nothing(tmp_path: Path) -> None:
@@ -24,10 +25,11 @@ def test_a_disk_without_room_keeps_nothing_and_leaves_nothing(tmp_path: Path) ->
     assert read_record(tmp_path / "probes" / "a.json") == {"a": 1}
 
 
-def test_what_a_killed_process_left_is_removed_after_a_day(tmp_path: Path) -> None:
-    old, new = tmp_path / "tmp1234abcd", tmp_path / "tmp5678efgh"
-    for path, age_s in ((old, 100_000), (new, 1000)):
+def test_what_a_killed_process_left_is_removed_after_an_hour(tmp_path: Path) -> None:
+    begin = beside(tmp_path / "a.json", ".").name
+    old, new = tmp_path / f"{begin}1234abcd.part", tmp_path / f"{begin}5678efgh.part"
+    for path, age_s in ((old, 4000), (new, 1000)):
         path.touch()
         os.utime(path, (time.time() - age_s,) * 2)
     write_record(tmp_path / "a.json", {"a": 1})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", new.name]
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", new.name}

@@ -686,7 +686,7 @@ REFUSED: dict[str, tuple[str, dict[str, float], str]] = {
     "no layer with experts": (
         "lfm2moe, 2 of 8 experts",
         {"lfm2moe.leading_dense_block_count": 3},
-        "after 3 of its 3 layers",
+        "no lfm2moe.leading_dense_block_count from 0 to 2",
     ),
     "2^31 taps": (LFM, {"lfm2.shortconv.l_cache": 1 << 31}, "l_cache"),
     "more taps than there are": (LFM, {"lfm2.shortconv.l_cache": 4}, "shortconv.conv.weight in the shape"),

@@ -16,7 +16,7 @@ from edge_spec import TextModel
 from edge_spec.cli import main
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.evaluation.bench import bench
-from edge_spec.evaluation.check import Comparison, RandomLimits, Unchecked, check
+from edge_spec.evaluation.check import Comparison, Unchecked, check
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
@@ -61,7 +61,7 @@ def opener(
     def open_model(mode: str) -> TextModel:
         actual = "off" if mode == falls_back else mode
         target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx, distort=distort)
-        next_limit = RandomLimits(6) if random_limits else (lambda: limit)
+        next_limit = random_limits(6) if random_limits else (lambda: limit)
         return TextModel(
             Target(Speculator(target, drafter(actual))), next_limit, LetterTokenizer(end=4), mode=actual, notes=notes
         )

@@ -7,7 +7,7 @@ from letters import LetterTokenizer
 from table_model import TableModel, random_table
 
 from edge_spec import TextModel
-from edge_spec.controller.paying import Gain
+from edge_spec.controller.measurements import Gain
 from edge_spec.evaluation.bench import bench
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_spec.cli import main
-from edge_spec.memory import Hardware, HardwareReadings, Limit, Readings, describe, limits
+from edge_spec.memory import Hardware, Limit, Readings, describe, limits
 
 GIB = 1 << 30
 CACHE = "/sys/devices/system/cpu/cpu0/cache"
@@ -18,11 +18,7 @@ CACHE = "/sys/devices/system/cpu/cpu0/cache"
 def described(
     files: dict[str, str], sysctl: dict[str, str] | None = None, system: str = "Linux", machine: str = "x86_64"
 ) -> Hardware:
-    return describe(
-        HardwareReadings(
-            text=files.get, sysctl=(sysctl or {}).get, swap=lambda: GIB, system=lambda: system, machine=lambda: machine
-        )
-    )
+    return describe(text=files.get, sysctl=(sysctl or {}).get, swap=lambda: GIB, system=system, machine=machine)
 
 
 def test_a_pc_is_described() -> None:

@@ -17,7 +17,7 @@ import pytest
 from head_files import write_head
 
 from edge_spec.controller.candidates import DRAFT_TABLES, STAGES
-from edge_spec.controller.plan import PlanReport
+from edge_spec.controller.plan import Plan
 from edge_spec.engines.onnx.opener import OnnxOpener
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan
@@ -47,7 +47,7 @@ def test_what_is_planned_fits_and_more_memory_is_never_slower(budget: int) -> No
     assert _rank(more) >= _rank(found)
 
 
-def _rank(found: PlanReport) -> tuple[int, bool, int, bool, int, int]:
+def _rank(found: Plan) -> tuple[int, bool, int, bool, int, int]:
     """Return how much of what was asked for a plan has, and then how fast it is."""
     chosen = found.chosen
     cache_bytes, is_mapped = chosen.parts["target"].kv_cache_bytes, chosen.choices.get("weights") == "mapped"
@@ -65,12 +65,12 @@ def test_with_memory_to_spare_nothing_asked_for_is_left_out(engine: str, drafter
 
 
 @pytest.fixture(scope="module")
-def every_plan() -> Callable[[str], list[PlanReport]]:
+def every_plan() -> Callable[[str], list[Plan]]:
     """All plans of an engine for the demo family: from all the memory there is down to the smallest budget."""
 
     @cache
-    def of(engine: str) -> list[PlanReport]:
-        plans: list[PlanReport] = []
+    def of(engine: str) -> list[Plan]:
+        plans: list[Plan] = []
         budget = 1 << 40
         with suppress(BudgetExceeded):
             while True:
@@ -82,7 +82,7 @@ def every_plan() -> Callable[[str], list[PlanReport]]:
 
 
 def test_drafters_go_after_longer_chunks_of_prompt_and_before_anything_rounds_differently(
-    every_plan: Callable[[str], list[PlanReport]],
+    every_plan: Callable[[str], list[Plan]],
 ) -> None:
     chosen = [found.chosen for found in every_plan("llama")]
     same = [each for each in chosen if {**each.choices, **SPEED} == {**chosen[0].choices, **SPEED}]
@@ -110,7 +110,7 @@ def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
     ("engine", "kept", "smaller"), [("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f32/f32", "f16/f16")]
 )
 def test_notes_name_types_and_only_those_that_differ(
-    every_plan: Callable[[str], list[PlanReport]], engine: str, kept: str, smaller: str
+    every_plan: Callable[[str], list[Plan]], engine: str, kept: str, smaller: str
 ) -> None:
     seen = set()
     for found in every_plan(engine):
@@ -173,7 +173,7 @@ def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None, "f16/f16"])])
 def test_where_memory_is_short_caches_get_smaller_before_the_context_does(
-    every_plan: Callable[[str], list[PlanReport]], engine: str, kinds: list[str | None]
+    every_plan: Callable[[str], list[Plan]], engine: str, kinds: list[str | None]
 ) -> None:
     choices = [found.chosen.choices for found in every_plan(engine)]
     longest = list(takewhile(lambda each: each["context"] == 1024, choices))

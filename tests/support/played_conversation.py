@@ -10,7 +10,7 @@ from click.exceptions import Exit
 
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.conversation import Conversation
-from edge_spec.cli.terminal.conversation_loop import ConversationLoop
+from edge_spec.cli.terminal.conversation_loop import converse
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.model import TextModel
 
@@ -46,7 +46,7 @@ class Played:
         self.conversation = Conversation(session, reader=self.reader, display=display, autosave=autosave)
         self.code = 0
         try:
-            ConversationLoop(self.conversation).run()
+            converse(self.conversation)
         except Exit as left:
             self.code = left.exit_code
         self.said = self.notes.getvalue()

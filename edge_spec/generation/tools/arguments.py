@@ -16,9 +16,7 @@ from edge_spec.generation.tools.schemas import (
     Schema,
     alternatives,
     kinds_of,
-    others_of,
     pattern_of,
-    properties,
     property_of,
     referred,
     refused,
@@ -156,15 +154,7 @@ class _Python(_Spelled):
             put(escape)
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
-        named = properties(schema)
-        if named is None:
-            value = rules.kept(self._value, others_of(schema))
-            any_part = rules.named(rf"/[A-Za-z_][A-Za-z0-9_]*=/ ({value})")
-            return f'"(" ({any_part} (", " {any_part})*)? ")"'
-        parts = [
-            (f"{literal(f'{name}=')} ({rules.kept(self._value, part)})", is_needed) for name, part, is_needed in named
-        ]
-        return f'"(" {rules.members(parts, ", ")} ")"'
+        return f'"(" {rules.named_values(schema, self._value, "%s=", "[A-Za-z_][A-Za-z0-9_]*=", ", ")} ")"'
 
     def _value(self, schema: Schema, _: Rules) -> str:
         """Return an expression of a value: in JSON, which Python reads but for three words, or as Python has it."""
@@ -191,18 +181,9 @@ class _Bare(_Spelled):
     quotes = ('<|"|>',)
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
-        return self._object(schema, rules)
-
-    def _object(self, schema: Schema, rules: Rules) -> str:
-        named = properties(schema)
-        if named is None:
-            value = rules.kept(self._value, others_of(schema))
-            member = rules.named(f"/[A-Za-z0-9_$.-]+:/ {value}")
-            return rules.named(f'"{{" ({member} ("," {member})*)? "}}"')
         # As the template writes them.
-        named = sorted(named, key=lambda each: each[0].lower())
-        parts = [(f"{literal(f'{name}:')} {rules.kept(self._value, part)}", needed) for name, part, needed in named]
-        return rules.named(f'"{{" {rules.members(parts, ",")} "}}"')
+        members = rules.named_values(schema, self._value, "%s:", "[A-Za-z0-9_$.-]+:", ",", is_sorted=True)
+        return rules.named(f'"{{" {members} "}}"')
 
     def _value(self, schema: Schema, rules: Rules) -> str:
         if constraints(schema) == {"$ref"}:
@@ -223,7 +204,7 @@ class _Bare(_Spelled):
             if spelled:
                 return rules.named(" | ".join(map(literal, spelled)))
         if kind == "object":
-            return self._object(schema, rules)
+            return self.grammar(schema, rules)
         if kind == "string":
             return f"{literal(self.quotes[0])} {rules.until(self.quotes[0], self._text(schema, rules))}"
         if kind == "array" and given <= {"type", "items", "minItems", "maxItems"}:
@@ -307,17 +288,8 @@ class _Tagged(Arguments):
         put("}" if tag else "")
 
     def grammar(self, schema: Schema, rules: Rules) -> str:
-        def kept(part: Schema) -> str:
-            return rules.kept(self._value, part)
-
-        named = properties(schema)
-        if named is None:
-            any_part = rules.named(rf"/<parameter=[^>\n]+>\n/ ({kept(others_of(schema))})")
-            return f'{any_part}* "</function>"'
-        parts = [
-            (f"{literal(f'<parameter={name}>{chr(10)}')} ({kept(part)})", is_needed) for name, part, is_needed in named
-        ]
-        return f'{rules.members(parts, "")} "</function>"'
+        arguments = rules.named_values(schema, self._value, "<parameter=%s>\n", r"<parameter=[^>\n]+>\n", "")
+        return f'{arguments} "</function>"'
 
     def _value(self, schema: Schema, rules: Rules) -> str:
         """Return an expression of a value and its end.

@@ -9,7 +9,7 @@ from edge_spec.errors import PromptError
 from edge_spec.generation.control_names import RenderedText, unused_character
 from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.tools.call_messages import in_plain_text, one_call_each, with_thoughts
-from edge_spec.generation.tools.functions import Function, declared
+from edge_spec.generation.tools.functions import Tool, declared
 from edge_spec.generation.tools.given_messages import template_messages
 from edge_spec.generation.tools.syntax import HERMES, CallSyntax, syntax_of
 
@@ -17,7 +17,7 @@ __all__ = ["chat_prompt", "prompt_tokens"]
 
 
 def prompt_tokens(
-    prompts: PromptBuilder, prompt: Prompt, functions: Sequence[Function] = (), *, raw: bool = False
+    prompts: PromptBuilder, prompt: Prompt, functions: Sequence[Tool] = (), *, raw: bool = False
 ) -> list[int]:
     """Return token ids of a text or messages; see ``PromptBuilder.tokens_of``.
 

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from edge_spec.errors import Sentence, SettingsError
 
-__all__ = ["CHOICES", "NAME", "Function", "Tool", "callable_functions", "declared"]
+__all__ = ["CHOICES", "NAME", "Tool", "callable_functions", "declared"]
 
 NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
 """Names that a grammar can tell from what follows them."""
@@ -20,32 +20,15 @@ CHOICES = ("auto", "none", "required")
 _FORM = '{"type": "function", "function": {"name": "...", "description": "...", "parameters": {a JSON schema}}}'
 
 
-class Function(Protocol):
-    """What is known of a function.
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A function that a model may call.
 
     Attributes:
         name: what it is called by.
         description: what it does, for the model.
         parameters: the JSON schema of its arguments; None if it has none.
         strict: a schema that cannot be kept is an error.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str | None: ...
-
-    @property
-    def parameters(self) -> Mapping[str, Any] | None: ...
-
-    @property
-    def strict(self) -> bool | None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tool:
-    """A function in OpenAI's form; see ``Function``.
 
     Raises:
         SettingsError: it is not in that form.
@@ -85,7 +68,7 @@ def _refused(problem: str, hint: str = f"write it as {_FORM}") -> SettingsError:
     return SettingsError(problem, argument="tools", hint=hint)
 
 
-def declared(function: Function) -> dict[str, Any]:
+def declared(function: Tool) -> dict[str, Any]:
     """Return a tool as templates show it to models."""
     parameters = function.parameters or {"type": "object", "properties": {}}
     values = {"name": function.name, "description": function.description or "", "parameters": parameters}

@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks, marks_of
-from edge_spec.generation.tools.functions import Function
+from edge_spec.generation.tools.functions import Tool
 from edge_spec.generation.tools.schemas import Rules, Schema, pattern_of, refused
 from edge_spec.generation.tools.syntax import CallSyntax
 from edge_spec.sampling.lark import Lark, literal
@@ -23,7 +23,7 @@ _SPACE = r" \t\r\n"
 
 
 def answer_grammar(
-    functions: Sequence[Function],
+    functions: Sequence[Tool],
     syntax: CallSyntax,
     *,
     template: str,
@@ -66,7 +66,7 @@ def answer_grammar(
 
 
 def calls_grammar(
-    functions: Sequence[Function],
+    functions: Sequence[Tool],
     syntax: CallSyntax,
     *,
     required: bool,
@@ -172,7 +172,7 @@ def _literal(text: str) -> str:
 
 
 def _function(
-    function: Function, syntax: CallSyntax, number: int, on_notice: Callable[[str], object], *, in_json: bool
+    function: Tool, syntax: CallSyntax, number: int, on_notice: Callable[[str], object], *, in_json: bool
 ) -> str:
     """Return the rules of a call's name and arguments, ``in_json`` of what comes before them, too.
 
@@ -231,7 +231,7 @@ def _of_each(schema: Schema) -> Schema:
     return {**definitions, "type": "object", "properties": named, "required": known}
 
 
-def schema_of(function: Function) -> dict[str, Any]:
+def schema_of(function: Tool) -> dict[str, Any]:
     """Return the schema of a function's arguments."""
     schema = function.parameters or {"properties": {}}
     if schema.get("properties") == {}:

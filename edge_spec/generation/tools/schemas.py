@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from edge_spec.errors import SettingsError
@@ -18,9 +18,7 @@ __all__ = [
     "Schema",
     "alternatives",
     "kinds_of",
-    "others_of",
     "pattern_of",
-    "properties",
     "property_of",
     "referred",
     "refused",
@@ -127,13 +125,37 @@ class Rules:
             return False
         return True
 
-    def members(self, parts: Sequence[tuple[str, bool]], comma: str) -> str:
-        """Return an expression of parts in their order; those of which it is not said may be missing."""
+    def named_values(
+        self,
+        schema: Schema,
+        value: Callable[[Schema, Rules], str],
+        name: str,
+        any_name: str,
+        comma: str,
+        *,
+        is_sorted: bool = False,
+    ) -> str:
+        """Return an expression of the values that a schema names, those that it does not require left out or not; of
+        any where it names none.
+
+        Args:
+            value: makes the expression of one.
+            name, any_name: what stands before it, with ``%s`` for its name, and as a regular expression.
+            is_sorted: by name; else they are in the order of the schema.
+        """
+        between = f"{literal(comma)} " if comma else ""
+        named = properties(schema)
+        if named is None:
+            part = self.named(f"/{any_name}/ ({self.kept(value, others_of(schema))})")
+            return f"({part} ({between}{part})*)?"
+        if is_sorted:
+            named = sorted(named, key=lambda each: each[0].lower())
+        parts = [(f"{literal(name % each)} ({self.kept(value, part)})", needed) for each, part, needed in named]
         first = after = '""'
         for part, is_required in reversed(parts):
-            name = self.named(part)
-            more = f"{literal(comma)} {name}" if comma else name
-            first = self.named(f"{name} {after}" + ("" if is_required else f" | {first}"))
+            rule = self.named(part)
+            more = between + rule
+            first = self.named(f"{rule} {after}" + ("" if is_required else f" | {first}"))
             after = self.named(f"{more} {after}" if is_required else f"({more})? {after}")
         return first
 

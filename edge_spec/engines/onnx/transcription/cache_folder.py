@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.records import write_whole
 from edge_spec.engines.registry import use
 from edge_spec.errors import BAD_RECORD, DiskFull, ModelFileError, Sentence
 from edge_spec.foreign import read_json
+from edge_spec.models.beside import write_whole
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
@@ -164,7 +164,7 @@ def _changed(path: Path) -> list[int]:
 
 
 def _write(folder: Path, source: dict[str, Any]) -> None:
-    write_whole(folder / _SOURCE, json.dumps(source))
+    write_whole(folder / _SOURCE, lambda name: Path(name).write_text(json.dumps(source), "utf-8"), durable=False)
 
 
 def _seen(files: Sequence[Path]) -> list[int]:

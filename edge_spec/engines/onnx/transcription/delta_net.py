@@ -134,13 +134,11 @@ class DeltaNet:
 
 def _recurrent_layers(file: ModelFile, header: GGUFHeader) -> list[bool]:
     """Which layers the metadata call recurrent; those for further tokens count as such."""
-    n_further = header.metadata.get(f"{file.architecture}.nextn_predict_layers", 0)
-    n_further = n_further if isinstance(n_further, int) else 0
+    n_further = whole_number(file, header, "nextn_predict_layers", file.n_layers - 1, least=0, default=0)
     told = header.metadata.get(f"{file.architecture}.attention.recurrent_layers")
     if isinstance(told, GGUFArray) and told.length == file.n_layers:
         flags = [bool(flag) for flag in told.decode()]
     else:
-        every = header.metadata.get(f"{file.architecture}.full_attention_interval", 4)
-        every = every if isinstance(every, int) and every > 0 else 1
+        every = whole_number(file, header, "full_attention_interval", 1 << 31, default=4)
         flags = [layer % every != every - 1 for layer in range(file.n_layers)]
     return [flag or layer >= file.n_layers - n_further for layer, flag in enumerate(flags)]

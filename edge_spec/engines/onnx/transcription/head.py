@@ -28,7 +28,7 @@ from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, gather, multiply
-from edge_spec.engines.onnx.transcription.network import Network, read_rotary, tensor_blocks
+from edge_spec.engines.onnx.transcription.network import Network, number, read_rotary, tensor_blocks
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
 from edge_spec.errors import Sentence, UnsupportedModel
 from edge_spec.models import ModelFile, read_header
@@ -198,9 +198,6 @@ class _Inline:
 def _network(file: ModelFile, header: GGUFHeader) -> Network:
     tensors = {tensor.name: tensor for tensor in file.tensors}
     _check_tensors(file, tensors)
-    epsilon = header.metadata.get(f"{file.architecture}.attention.layer_norm_rms_epsilon", 1e-5)
-    if isinstance(epsilon, bool) or not isinstance(epsilon, float | int) or not 0 < epsilon < 1:
-        raise UnsupportedModel(f"{file.path.name} has no valid epsilon of its norms", hint="make the head again")
     return Network(
         kind=ARCHITECTURES["llama"],
         tensors=tensors,
@@ -210,7 +207,7 @@ def _network(file: ModelFile, header: GGUFHeader) -> Network:
         n_head=file.n_head,
         n_head_kv=file.n_head_kv[:1],
         head_dims=(file.head_dim_k,),
-        epsilon=float(epsilon),
+        epsilon=float(number(header, f"{file.architecture}.attention.layer_norm_rms_epsilon", 1e-5)),
         windows=(0,),
         turned=(True,),
         rotary=read_rotary(file, header, tensors, windows=False),

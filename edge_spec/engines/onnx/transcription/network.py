@@ -18,22 +18,25 @@ from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, Kin
 from edge_spec.engines.onnx.transcription.convolution import ShortConvolution
 from edge_spec.engines.onnx.transcription.delta_net import DeltaNet
 from edge_spec.engines.onnx.transcription.per_layer import PerLayerInputs
-from edge_spec.engines.onnx.transcription.recurrent import RecurrentLayer, Shape
+from edge_spec.engines.onnx.transcription.recurrent import RecurrentLayer, Shape, whole_number
 from edge_spec.engines.onnx.transcription.rotary import BETA_FAST, BETA_SLOW, Rotary, no_rotary, rotary_embedding
 from edge_spec.engines.registry import use
 from edge_spec.errors import UnsupportedModel
+from edge_spec.models.gguf.experts import MOST_EXPERTS
 from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
     *("FUSED_EXPERTS", "KEYS_AND_VALUES", "OUTPUT_SCALE", "Network"),
-    *("read_network", "read_rotary", "tensor_blocks", "tensor_values"),
+    *("number", "read_network", "read_rotary", "tensor_blocks", "tensor_values"),
 ]
 
 _IGNORED = ("context_length", "vocab_size", "rope.scaling.finetuned")
 
 # Converters write these, and llama.cpp reads the last two for few architectures: else it uses YaRN's own values.
 _YARN = tuple(f"rope.scaling.yarn_{name}" for name in ("ext_factor", "attn_factor", "beta_fast", "beta_slow"))
+
+_PATTERN = "attention.sliding_window_pattern"
 
 _TEMPERATURE = "attention.temperature_scale"
 
@@ -49,10 +52,6 @@ _DENSE, _GATING = "leading_dense_block_count", "expert_gating_func"
 
 _SIGMOID = 2
 """What ``expert_gating_func`` says where shares are numbers from 0 to 1."""
-
-_MOST_EXPERTS = 1 << 16
-
-_WINDOW = ("attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa")
 
 _KNOWN = frozenset(
     (
@@ -97,6 +96,19 @@ OUTPUT_SCALE = "layer_output_scale.weight"
 
 KEYS_AND_VALUES = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
 """What makes keys and values, after ``blk.N.``; a layer that reads those of another has no use for it."""
+
+_OF_KIND = {
+    "window_every": ("attention.sliding_window", _PATTERN, "rope.freq_base_swa"),
+    "temperature": (_TEMPERATURE,),
+    "experts": _EXPERTS,
+    "yarn_settings": (_LOG_MULTIPLIER,),
+    "sections": (_SECTIONS,),
+    "by_layer": _BY_LAYER,
+    "per_layer": (_PER_LAYER,),
+    "soft_cap": (_SOFT_CAP,),
+}
+_OF_EXPERTS = {"shared": (_SHARED_LENGTH,), "preferred": (_DENSE, _GATING)}
+"""Settings by what of an architecture reads them."""
 
 # Converters write that there are none.
 _NONE_IF_ZERO = ("expert_count", "expert_used_count")
@@ -222,18 +234,10 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         raise llama_only(file, what)
     kind = ARCHITECTURES[file.architecture]
     prefix = file.architecture + "."
-    known_keys = _KNOWN.union(kind.ignored, kind.multipliers, _WINDOW if kind.window_every else ())
-    known_keys |= {_TEMPERATURE} if kind.temperature else set()
-    if kind.experts is not None:
-        known_keys |= {*_EXPERTS, *([_SHARED_LENGTH] if kind.experts.shared else [])}
-        known_keys |= {_DENSE, _GATING} if kind.experts.preferred else set()
-    known_keys |= {_LOG_MULTIPLIER} if kind.yarn_settings else set()
-    known_keys |= {_SECTIONS} if kind.sections else set()
-    known_keys |= set(_BY_LAYER) if kind.by_layer else set()
-    known_keys |= {_PER_LAYER} if kind.per_layer else set()
-    known_keys |= {_SOFT_CAP} if kind.soft_cap else set()
-    if kind.recurrent:
-        known_keys |= {*RECURRENT[kind.recurrent].SETTINGS, _FURTHER}
+    known_keys = _KNOWN.union(kind.ignored, kind.multipliers)
+    known_keys = known_keys.union(*(keys for name, keys in _OF_KIND.items() if getattr(kind, name)))
+    known_keys = known_keys.union(*(keys for name, keys in _OF_EXPERTS.items() if getattr(kind.experts, name, False)))
+    known_keys |= {*RECURRENT[kind.recurrent].SETTINGS, _FURTHER} if kind.recurrent else set()
     for key in header.metadata:
         if header.metadata[key] == 0 and key.removeprefix(prefix) in _NONE_IF_ZERO:
             continue
@@ -251,15 +255,16 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     def multiplier(name: str, default: float) -> float:
         """Return the setting, where the architecture has it; 0 stands for none."""
         value = header.metadata.get(prefix + name, 0) if name in kind.multipliers else 0
-        return _number(header, prefix + name, default) if value != 0 else default
+        return number(header, prefix + name, default) if value != 0 else default
 
     n_expert, n_used = _experts(file, header, kind)
     attention_scale = multiplier("attention.scale", kind.attention_scale)
     if file.architecture == "gemma3" and file.n_layers == 62:  # Gemma 3 27B scales by another width than that of heads.
         attention_scale = (file.n_embd // file.n_head) ** -0.5
-    epsilon = float(_number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5))
+    epsilon = float(number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5))
     recurrent = RECURRENT[kind.recurrent].read(file, header, epsilon=epsilon) if kind.recurrent else None
-    n_layers = file.n_layers - _n_further(header, file)
+    # Layers at the end for further tokens (MTP) are left out.
+    n_layers = file.n_layers - whole_number(file, header, _FURTHER, file.n_layers - 1, least=0, default=0)
     network = Network(
         kind=kind,
         tensors=tensors,
@@ -285,7 +290,7 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         sources=file.sources,
         n_ff=_feed_forward_widths(file, header) if kind.by_layer else (),
         per_layer=_per_layer(file, header, epsilon) if kind.per_layer else None,
-        soft_cap=_number(header, prefix + _SOFT_CAP, kind.soft_cap, least=0) if kind.soft_cap else 0.0,
+        soft_cap=number(header, prefix + _SOFT_CAP, kind.soft_cap, least=0) if kind.soft_cap else 0.0,
     )
     told = header.metadata.get(prefix + _EXPERT_LENGTH) or network.n_ff_expert
     if n_expert and not isinstance(told, GGUFArray) and told != network.n_ff_expert:
@@ -306,29 +311,18 @@ def _feed_forward_widths(file: ModelFile, header: GGUFHeader) -> tuple[int, ...]
 
 
 def _per_layer(file: ModelFile, header: GGUFHeader, epsilon: float) -> PerLayerInputs | None:
-    width = header.metadata.get(f"{file.architecture}.{_PER_LAYER}")
-    if isinstance(width, bool) or not isinstance(width, int) or width < 0:
-        raise llama_only(file, f"has no usable number for {file.architecture}.{_PER_LAYER}")
+    width = whole_number(file, header, _PER_LAYER, 1 << 31, least=0)
     sizes = {"n_layers": file.n_layers, "n_embd": file.n_embd, "n_vocab": file.n_vocab}
     return PerLayerInputs(**sizes, width=width, epsilon=epsilon) if width else None
-
-
-def _n_further(header: GGUFHeader, file: ModelFile) -> int:
-    """Return how many layers at the end are for further tokens (MTP), which are left out."""
-    n = header.metadata.get(f"{file.architecture}.{_FURTHER}", 0)
-    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < file.n_layers:
-        raise llama_only(file, f"has {n} of its {file.n_layers} layers for further tokens")
-    return n
 
 
 def _windows(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, ...]:
     if not kind.window_every or file.sliding_window is None:
         return (0,) * file.n_layers
-    every = header.metadata.get(f"{file.architecture}.attention.sliding_window_pattern", kind.window_every)
-    if isinstance(every, GGUFArray) and every.length == file.n_layers:
-        return tuple(file.sliding_window if flag else 0 for flag in every.decode())
-    if isinstance(every, bool) or not isinstance(every, int):
-        raise llama_only(file, "does not say in a known way which layers have a window")
+    told = header.metadata.get(f"{file.architecture}.{_PATTERN}")
+    if isinstance(told, GGUFArray) and told.length == file.n_layers:
+        return tuple(file.sliding_window if flag else 0 for flag in told.decode())
+    every = whole_number(file, header, _PATTERN, 1 << 31, least=0, default=kind.window_every)
     wide = [every > 0 and layer % every == every - 1 for layer in range(file.n_layers)]
     return tuple(0 if sees_all else file.sliding_window for sees_all in wide)
 
@@ -337,22 +331,18 @@ def _experts(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[int, int]
     """How many experts a layer has, and how many of them a row uses."""
     if kind.experts is None:
         return 0, 0
-    found = [header.metadata.get(f"{file.architecture}.{key}", 0) for key in _EXPERTS[:2]]
-    counts = [count if isinstance(count, int) and not isinstance(count, bool) else -1 for count in found]
-    if kind.experts.optional and counts == [0, 0]:
-        return 0, 0
-    if not 1 <= counts[1] <= counts[0] <= _MOST_EXPERTS:
-        of_layers = "other numbers by layer" if -1 in counts else f"{counts[1]} of {counts[0]}"
-        raise llama_only(file, f"uses {of_layers} experts")
-    return counts[0], counts[1]
+    n, n_used = (whole_number(file, header, key, MOST_EXPERTS, least=0, default=0) for key in _EXPERTS[:2])
+    if not 1 <= n_used <= n and not (kind.experts.optional and n == n_used == 0):
+        raise llama_only(file, f"uses {n_used} of {n} experts")
+    return n, n_used
 
 
 def _n_dense(file: ModelFile, header: GGUFHeader) -> int:
     """How many layers come before those with experts, whose shares are numbers from 0 to 1."""
-    n, gating = (header.metadata.get(f"{file.architecture}.{key}", 0) for key in (_DENSE, _GATING))
-    if not isinstance(n, int) or not 0 <= n < file.n_layers or gating != _SIGMOID:
-        raise llama_only(file, f"weighs experts in the way {gating}, after {n} of its {file.n_layers} layers")
-    return n
+    gating = header.metadata.get(f"{file.architecture}.{_GATING}", 0)
+    if gating != _SIGMOID:
+        raise llama_only(file, f"weighs experts in the way {gating}")
+    return whole_number(file, header, _DENSE, file.n_layers - 1, least=0, default=0)
 
 
 def _turned(file: ModelFile, header: GGUFHeader, kind: Kind) -> tuple[bool, ...]:
@@ -375,20 +365,20 @@ def read_rotary(
     """
     rope = f"{file.architecture}.rope."
     kind = ARCHITECTURES.get(file.architecture, ARCHITECTURES["llama"])
-    n_rotary = _number(header, rope + "dimension_count", file.head_dim_k)
+    n_rotary = number(header, rope + "dimension_count", file.head_dim_k)
     if n_rotary % 2 or n_rotary > file.head_dim_k:
         raise llama_only(file, f"turns {n_rotary} of the {file.head_dim_k} numbers of each head")
     scaling = header.metadata.get(rope + "scaling.type", "linear")
     if scaling not in _SCALINGS:
         raise llama_only(file, f"scales positions in the way {scaling!r}")
-    n_original = int(_number(header, rope + "scaling.original_context_length", file.n_ctx_train, least=0))
+    n_original = int(number(header, rope + "scaling.original_context_length", file.n_ctx_train, least=0))
     if scaling == "yarn" and not n_original:
         raise llama_only(file, "scales positions beyond a context of which it does not say how long it is")
 
     n_window, narrow = n_rotary, float(file.head_dim_k)
     if kind.by_layer:
-        n_window = _number(header, rope + "dimension_count_swa", n_rotary)
-        narrow = _number(header, f"{file.architecture}.attention.key_length_swa", narrow)
+        n_window = number(header, rope + "dimension_count_swa", n_rotary)
+        narrow = number(header, f"{file.architecture}.attention.key_length_swa", narrow)
     if windows and (n_window % 2 or n_window > narrow):
         raise llama_only(file, f"turns {n_window} of the {narrow} numbers of each head with a window")
 
@@ -402,11 +392,11 @@ def read_rotary(
 
     def turns(name: str, default: float) -> float:
         """Return a bound of YaRN, where it is heeded."""
-        return _number(header, f"{rope}scaling.yarn_{name}", default) if kind.yarn_settings else default
+        return number(header, f"{rope}scaling.yarn_{name}", default) if kind.yarn_settings else default
 
     temperature = f"{file.architecture}.{_TEMPERATURE}"
-    heats = _number(header, temperature, 0.0, least=0) if kind.temperature else 0.0
-    multiplier = _number(header, rope + "scaling.yarn_log_multiplier", 0.0, least=0) if kind.yarn_settings else 0.0
+    heats = number(header, temperature, 0.0, least=0) if kind.temperature else 0.0
+    multiplier = number(header, rope + "scaling.yarn_log_multiplier", 0.0, least=0) if kind.yarn_settings else 0.0
 
     def rotary(base: float, factor: float, attention_factor: float, *, divided: bool = True) -> Rotary:
         freqs = divisors("rope_freqs") if divided else None
@@ -424,10 +414,10 @@ def read_rotary(
             long_divisors=divisors("rope_factors_long") if divided and freqs is None else freqs,
         )
 
-    factor = 1.0 if scaling == "none" else _number(header, rope + "scaling.factor", 1.0)
-    attention_factor = _number(header, rope + "scaling.attn_factor", 1.0)
-    base = _number(header, rope + "freq_base", 10000.0)
-    window_base = _number(header, rope + "freq_base_swa", 10000.0 if kind.own_window_base else base)
+    factor = 1.0 if scaling == "none" else number(header, rope + "scaling.factor", 1.0)
+    attention_factor = number(header, rope + "scaling.attn_factor", 1.0)
+    base = number(header, rope + "freq_base", 10000.0)
+    window_base = number(header, rope + "freq_base_swa", 10000.0 if kind.own_window_base else base)
     turned = _turned_pairs(file, header, int(n_rotary) // 2) if kind.sections else None
     if min(base, window_base) <= 1:
         raise llama_only(file, f"turns heads by powers of {min(base, window_base)}")
@@ -565,7 +555,12 @@ def _expert_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict
     return needed, {}
 
 
-def _number(header: GGUFHeader, key: str, default: float, *, least: float = math.nextafter(0, 1)) -> float:
+def number(header: GGUFHeader, key: str, default: float, *, least: float = math.nextafter(0, 1)) -> float:
+    """Return a finite number of the metadata, or the default where the file has none.
+
+    Raises:
+        UnsupportedModel: it is another one, or below ``least``.
+    """
     value = header.metadata.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
         raise UnsupportedModel(f"{header.path} has no usable number for {key}", hint="convert the model again")

@@ -132,14 +132,16 @@ def add_convolution_weights(parts: Parts, name: str) -> str:
     return parts.store.use(parts.graph, name)
 
 
-def whole_number(file: ModelFile, header: GGUFHeader, key: str, most: int) -> int:
-    """Return a number of the metadata from 1 to ``most``.
+def whole_number(
+    file: ModelFile, header: GGUFHeader, key: str, most: int, *, least: int = 1, default: int | None = None
+) -> int:
+    """Return a number of the metadata from ``least`` to ``most``, or the default where the file has none.
 
     Raises:
-        UnsupportedModel: it is missing or another one.
+        UnsupportedModel: it is another one, or missing without a default.
     """
     name = f"{file.architecture}.{key}"
-    value = header.metadata.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise llama_only(file, f"has no {name} from 1 to {most}")
+    value = header.metadata.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise llama_only(file, f"has no {name} from {least} to {most}")
     return value
