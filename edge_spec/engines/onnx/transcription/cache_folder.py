@@ -154,7 +154,8 @@ def was_whole(weights: Path) -> bool:
 def record_whole(weights: Path) -> None:
     """Record that a file is whole as it is now."""
     with contextlib.suppress(OSError):  # a cache that cannot be written is not a reason to fail
-        write_whole(weights.with_name(_WHOLE), json.dumps(_changed(weights)))
+        text = json.dumps(_changed(weights))
+        write_whole(weights.with_name(_WHOLE), lambda name: Path(name).write_text(text, "utf-8"), durable=False)
 
 
 def _changed(path: Path) -> list[int]:
