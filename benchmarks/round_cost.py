@@ -14,60 +14,55 @@ import statistics
 import sys
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 import edge_spec
+from edge_spec.engines.pool import CachedPath, CachedPool, Part
+from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.loop import Speculator, decode, prepare
-from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.speculation.pool import Path
+from edge_spec.speculation.tree import EMPTY
 
 
-class CannedModel:
-    """Returns rows from a pool: a decode costs a Python call."""
+class CannedPool(CachedPool["CannedText"]):
+    """Returns rows that were made before: a decode costs what checks and counts cost."""
+
+    n_cells = n_free = 1 << 20
+    n_shared = cell_bytes = text_bytes = 0
 
     def __init__(self, rows: Logits) -> None:
+        super().__init__(
+            ModelSettings(n_ctx=self.n_cells, trees=True),
+            n_vocab=rows.shape[1],
+            profile=NumericsProfile(engine="canned"),
+            capabilities=Capabilities(rollback=ANYWHERE, takes_trees=True, widths=tuple(range(1, 17)), max_rows=16),
+        )
         self._rows = rows
-        self.n_vocab = rows.shape[1]
-        self.n_ctx = 1 << 20
-        self.n_past = 0
-        self.capabilities = Capabilities(rollback=ANYWHERE, takes_trees=True, widths=tuple(range(1, 17)), max_rows=16)
-        self.profile = NumericsProfile(engine="canned")
-        self.kept = None
-        self._pending: Tree = EMPTY
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.n_past += len(tokens)
+    def path(self, like: Path | None = None) -> CannedText:
+        return CannedText(self)
 
-    def decode(self, tree: Tree) -> Logits:
-        start = (self.n_past + len(self._pending)) % (len(self._rows) - 16)
-        n = len(tree) - len(self._pending)
-        self._pending = tree
-        return self._rows[start : start + n]
+    def n_more(self, path: Path, n: int) -> int:
+        return 0
 
-    def keep(self, path: Sequence[int]) -> None:
-        self.n_past += len(path)
-        self._pending = EMPTY
+    def _reserve(self, parts: Sequence[Part[CannedText]]) -> None:
+        """There is room."""
 
-    def rollback(self, n_past: int) -> None:
-        self.n_past = n_past
-        self._pending = EMPTY
+    def _compute(self, parts: Sequence[Part[CannedText]], *, is_decode: bool) -> Logits:
+        start = parts[0].start % (len(self._rows) - 16)
+        return self._rows[start : start + len(parts[0].tokens)]
 
-    def hold(self) -> None:
-        pass
-
-    def shift(self, first: int, last: int) -> None:
+    def resize(self, n_cells: int) -> None:
         raise NotImplementedError
 
-    def save(self) -> bytes:
-        raise NotImplementedError
-
-    def restore(self, state: bytes) -> None:
-        raise NotImplementedError
+    def require_open(self) -> None:
+        """It is never closed."""
 
     def cancel(self) -> None:
         raise NotImplementedError
@@ -77,6 +72,25 @@ class CannedModel:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+class CannedText(CachedPath[CannedPool]):
+    """A text in it."""
+
+    def drop_pending(self) -> None:
+        self.pending = EMPTY
+
+    def _forked(self, n: int) -> tuple[Self, int]:
+        raise NotImplementedError
+
+    def _take_out(self, first: int, last: int) -> None:
+        raise NotImplementedError
+
+    def _write(self) -> bytes:
+        raise NotImplementedError
+
+    def _read(self, body: bytes, n_past: int) -> None:
+        raise NotImplementedError
 
 
 def rows(n_vocab: int, seed: int) -> Logits:
@@ -93,8 +107,8 @@ def measure(n_vocab: int, limit: int, n_rounds: int) -> list[float]:
     target_rows = rows(n_vocab, 0)
     # The drafter returns the same rows with an error, and so is right about as often as a real one.
     drafter_rows = target_rows + np.random.default_rng(1).standard_normal(target_rows.shape).astype(np.float32) * 0.5
-    drafter = ModelDrafter(CannedModel(drafter_rows))
-    speculator = Speculator(CannedModel(target_rows), drafter)
+    drafter = ModelDrafter(CannedPool(drafter_rows).path())
+    speculator = Speculator(CannedPool(target_rows).path(), drafter)
     prompt = list(range(100))
     settings = SamplerSettings(temperature=0.8, top_k=40, seed=1)
     speculator.begin(prompt, Sampler(settings, prompt), reuse=False)
