@@ -23,7 +23,6 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
-from edge_spec.speculation.tree import Tree
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 
@@ -35,15 +34,17 @@ class Gated(TableModel):
         super().__init__(table, n_ctx=400)
         self.stop_at = stop_at
         self.reached, self.gate = threading.Event(), threading.Event()
+        self._cancel = self.pool.cancel
+        self.pool.watch = self._wait
+        self.pool.cancel = self._open  # type: ignore[method-assign]
 
-    def decode(self, tree: Tree) -> Logits:
-        if self.n_past >= self.stop_at:
+    def _wait(self, parts: Any, is_decode: bool) -> None:
+        if is_decode and self.n_past >= self.stop_at:
             self.reached.set()
             assert self.gate.wait(20)
-        return super().decode(tree)
 
-    def cancel(self) -> None:
-        super().cancel()
+    def _open(self) -> None:
+        self._cancel()
         self.gate.set()
 
 
@@ -391,19 +392,19 @@ def test_a_reply_is_shown_as_its_text() -> None:
 def test_who_interrupts_a_reply_has_cancelled_it(error: type[BaseException], reason: str) -> None:
     asked: list[Reply] = []
 
-    class Interrupted(TableModel):
-        def decode(self, tree: Tree) -> Logits:
-            if self.n_past >= 5 and asked:
-                reply = asked.pop()
-                if error is RuntimeError:
-                    raise RuntimeError
-                # Ctrl-C, while the reader waits for this very step.
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                while not reply.is_cancelled:
-                    pass
-            return super().decode(tree)
+    def interrupted(parts: Any, is_decode: bool) -> None:
+        if interrupting.n_past >= 5 and asked:
+            reply = asked.pop()
+            if error is RuntimeError:
+                raise RuntimeError
+            # Ctrl-C, while the reader waits for this very step.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            while not reply.is_cancelled:
+                pass
 
-    with text_model(Interrupted(TABLE, n_ctx=400)) as model:
+    interrupting = TableModel(TABLE, n_ctx=400)
+    interrupting.pool.watch = interrupted
+    with text_model(interrupting) as model:
         reply = model.generate(tokens=[1], seed=3, max_tokens=80, ignore_eos=True)
         asked.append(reply)
         with pytest.raises(error):

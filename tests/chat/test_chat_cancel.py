@@ -49,12 +49,12 @@ def test_a_cancel_in_a_shift_leaves_the_words_of_a_retry_alone(
         def cancelled_shift(first: int, last: int) -> None:
             shifts.append(first)
             if cancel_first and len(shifts) == 1:
-                target.cancel()
+                target.pool.cancel()
                 try:
                     # llama.cpp decodes here; what does not is cancelled afterwards.
                     shift(first, last)
                 finally:
-                    target.resume()
+                    target.pool.resume()
                 raise Cancelled
             shift(first, last)
 

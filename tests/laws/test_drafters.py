@@ -35,11 +35,11 @@ class Counted(TableModel):
     def __init__(self, table: Logits, **values: Any) -> None:
         super().__init__(table, **values)
         self.widths: list[int] = []
+        self.pool.watch = self._count
 
-    def decode(self, tree: Tree) -> Logits:
-        rows = super().decode(tree)
-        self.widths.append(len(rows))
-        return rows
+    def _count(self, parts: Any, is_decode: bool) -> None:
+        if is_decode:
+            self.widths.append(sum(len(part.tokens) for part in parts))
 
 
 def begun(drafter: Drafter, prompt: list[int], sampling: SamplerSettings = SAMPLING) -> Drafter:

@@ -18,9 +18,7 @@ from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.tree import Tree
 
 LettersType = Callable[..., Any]
 TABLE = random_table(6, order=1, seed=2, scale=1.0)
@@ -266,21 +264,21 @@ def test_cancel_of_a_finished_reply_changes_nothing(letters: LettersType) -> Non
 
 
 def test_cancel_from_another_thread_stops_a_decode(letters: LettersType) -> None:
-    class Slow(TableModel):
-        """Waits in its decode until it is cancelled."""
+    def wait(parts: Any, is_decode: bool) -> None:
+        """Wait in a decode until it is cancelled."""
+        if is_decode and slow.n_past > 5:
+            inside.set()
+            assert cancelled.wait(20)
 
-        def decode(self, tree: Tree) -> Logits:
-            if self.n_past > 5:
-                inside.set()
-                assert cancelled.wait(20)
-            return super().decode(tree)
-
-        def cancel(self) -> None:
-            super().cancel()
-            cancelled.set()
+    def go_on() -> None:
+        cancel()
+        cancelled.set()
 
     inside, cancelled = threading.Event(), threading.Event()
-    speculator = Speculator(Slow(TABLE), NoDrafter())
+    slow = TableModel(TABLE)
+    cancel = slow.pool.cancel
+    slow.pool.watch, slow.pool.cancel = wait, go_on  # type: ignore[method-assign]
+    speculator = Speculator(slow, NoDrafter())
     done = reply_of(speculator, lambda: 0, letters(), [1], SamplerSettings(), max_tokens=50)
     thread = threading.Thread(target=done.read)
     thread.start()
@@ -293,13 +291,13 @@ def test_cancel_from_another_thread_stops_a_decode(letters: LettersType) -> None
 
 
 def test_an_error_ends_the_reply_and_leaves_the_text_whole(letters: LettersType) -> None:
-    class Breaks(TableModel):
-        def decode(self, tree: Tree) -> Logits:
-            if self.n_past > 5:
-                raise MemoryError
-            return super().decode(tree)
+    def breaks(parts: Any, is_decode: bool) -> None:
+        if is_decode and broken.n_past > 5:
+            raise MemoryError
 
-    speculator = Speculator(Breaks(TABLE), NoDrafter())
+    broken = TableModel(TABLE)
+    broken.pool.watch = breaks
+    speculator = Speculator(broken, NoDrafter())
     done = reply_of(speculator, lambda: 0, letters(), [1], SamplerSettings(), max_tokens=50)
     with pytest.raises(MemoryError):
         done.read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.follower import Follower
-from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits
+from edge_spec.speculation.language_model import ANYWHERE, Capabilities
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
@@ -158,14 +158,10 @@ class Counted(TableModel):
         like = random_table(5, order=1, seed=seed, scale=1.0, like=TABLE)
         super().__init__(like, n_snapshots=0, rollback=ANYWHERE, takes_trees=False, max_rows=8)
         self.n_computed = 0
+        self.pool.watch = self._count
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.n_computed += len(tokens)
-        super().prefill(tokens)
-
-    def decode(self, tree: Tree) -> Logits:
-        self.n_computed += len(tree) - len(self.pending)
-        return super().decode(tree)
+    def _count(self, parts: Any, is_decode: bool) -> None:
+        self.n_computed += sum(len(part.tokens) for part in parts)
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["sequence", "hierarchy"])

@@ -50,7 +50,7 @@ def test_not_a_bit_changes_whatever_came_before(
     model = load_demo(engine)
     target: Any = model.followed["target"].model
     assert target.capabilities.reuse_step == 1, "both engines' cells are alike on the demo family"
-    cells = target.pool if engine == "onnx" else target
+    cells = target.pool
     monkeypatch.setattr(cells, "capabilities", replace(cells.capabilities, reuse_step=step))
     monkeypatch.setattr(cells, "settings", replace(cells.settings, prefill_chunk=64))
     chance = random.Random(step)

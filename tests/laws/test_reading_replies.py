@@ -18,7 +18,6 @@ from edge_spec import TextModel
 from edge_spec.errors import AlreadyRead, SettingsError
 from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.speculation.drafters.model import ModelDrafter
-from edge_spec.speculation.language_model import Capabilities
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
 
@@ -32,14 +31,12 @@ class Chunked(TableModel):
     def __init__(self) -> None:
         super().__init__(TABLE, n_ctx=400)
         self.chunks: list[int] = []
+        self.pool.capabilities = replace(self.pool.capabilities, prefill_chunk=7)
+        self.pool.watch = self._count
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(super().capabilities, prefill_chunk=7)
-
-    def prefill(self, tokens: Any) -> None:
-        self.chunks.append(len(tokens))
-        super().prefill(tokens)
+    def _count(self, parts: Any, is_decode: bool) -> None:
+        if not is_decode:
+            self.chunks += [len(part.tokens) for part in parts]
 
 
 class Slow(MemoryGuard):

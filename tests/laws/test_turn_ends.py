@@ -65,12 +65,10 @@ def check_caches(model: TextModel, text: list[int]) -> None:
         assert each.n_past <= len(text)
         assert not getattr(each, "pending" if hasattr(each, "pending") else "_pending")
         if isinstance(each, LlamaPath):
-            c, memory = library().c, each.context.memory
-            assert c.llama_memory_seq_pos_max(memory, 0) == each.n_past - 1
-            assert all(
-                c.llama_memory_seq_pos_max(memory, n) == -1
-                for n in range(1, context_parameters(each.settings).n_seq_max)
-            )
+            c, memory = library().c, each.pool.context.memory
+            n_sequences = context_parameters(each.pool.settings).n_seq_max
+            ends = [c.llama_memory_seq_pos_max(memory, n) for n in range(n_sequences)]
+            assert sorted(ends) == [*[-1] * (n_sequences - 1), each.n_past - 1]
 
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])

@@ -72,6 +72,7 @@ class TablePool(CachedPool["TablePath"]):
         self._distort = distort
         self._cancelled = False
         self._closed = False
+        self.watch: Callable[[Sequence[Part[TablePath]], bool], None] = _unwatched
 
     @property
     def n_cells(self) -> int:
@@ -96,6 +97,7 @@ class TablePool(CachedPool["TablePath"]):
         self.tiles.reserve([(part.path.tiles, part.path.n_past, part.start + len(part.tokens)) for part in parts])
 
     def _compute(self, parts: Sequence[Part[TablePath]], *, is_decode: bool) -> Logits:
+        self.watch(parts, is_decode)
         if self._cancelled:
             self._cancelled = False
             raise Cancelled
@@ -136,6 +138,10 @@ class TablePool(CachedPool["TablePath"]):
 
     def close(self) -> None:
         self._closed = True
+
+
+def _unwatched(parts: Sequence[Part[TablePath]], is_decode: bool) -> None:
+    """Let everything pass."""
 
 
 class TablePath(CachedPath[TablePool]):
