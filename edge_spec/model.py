@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from edge_spec.errors import Closed, NoNumbers, PromptError, Sentence, SettingsError
 from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard
-from edge_spec.generation.driver import Driver
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords, ReplyOptions, ignore
 from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
 from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.replies import Asked, Replies, attempts
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest, RequestBuilder
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.sequence import Recorder
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.generation.tools.chat_prompts import prompt_tokens
@@ -97,8 +97,8 @@ class TextModel(Closing):
         self.mode = mode
         self.lossless = lossless
         self.notes = tuple(notes)
-        self._driver = Driver(target, tokenizer, session_cache, guard, partial(_explained, file))
-        self.worker, self.texts = self._driver.worker, self._driver.texts
+        self._scheduler = Scheduler(target, tokenizer, session_cache, guard, partial(_explained, file))
+        self.worker, self.texts = self._scheduler.worker, self._scheduler.texts
         self.ledger = self.texts.cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, target.pool.n_vocab)
         self._requests = RequestBuilder(
@@ -293,7 +293,7 @@ class TextModel(Closing):
     ) -> Reply:
         if request.options.reuse and context is None:
             context = ReusingContext(self._earlier_texts)
-        return Reply(self._driver, request, next_limit or self._next_limit, context=context, recorder=recorder)
+        return Reply(self._scheduler, request, next_limit or self._next_limit, context=context, recorder=recorder)
 
     def replies(
         self,
@@ -317,7 +317,7 @@ class TextModel(Closing):
         next_limit: Callable[[], int] | None = None,
     ) -> Replies:
         return Replies(
-            self._driver,
+            self._scheduler,
             wanted,
             next_limit or self._next_limit,
             context=(lambda: ReusingContext(self._earlier_texts)) if asked.reuse else Context,
@@ -366,12 +366,12 @@ class TextModel(Closing):
     @property
     def n_ctx(self) -> int:
         """The most tokens of prompt and reply together."""
-        return self._driver.target.pool.n_ctx
+        return self._scheduler.target.pool.n_ctx
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids."""
-        return self._driver.target.pool.n_vocab
+        return self._scheduler.target.pool.n_vocab
 
     @property
     def has_chat_template(self) -> bool:
@@ -381,27 +381,27 @@ class TextModel(Closing):
     @property
     def profile(self) -> NumericsProfile:
         """Everything that rounds; equal profiles, prompts, settings and seeds give equal text."""
-        return self._driver.target.pool.profile
+        return self._scheduler.target.pool.profile
 
     @property
     def identity(self) -> str:
         """``bitwise``: drafts change no bit. ``rounding``: this device computes rows of some widths differently."""
-        return self._driver.target.pool.capabilities.identity
+        return self._scheduler.target.pool.capabilities.identity
 
     @property
     def drafter_name(self) -> str:
         """The current mode of drafting; ``off`` if there is none. Without memory it may be less than ``mode`` says."""
-        return self._driver.target.drafter.name
+        return self._scheduler.target.drafter.name
 
     @property
     def choices(self) -> Mapping[str, Choice]:
         """The choices of ``auto`` in the last reply, with its statistics of each; empty in other modes."""
-        return self._driver.target.drafter.choices
+        return self._scheduler.target.drafter.choices
 
     @property
     def decision(self) -> Decision | None:
         """The last decision of ``auto`` in the last reply, with its numbers."""
-        return self._driver.target.drafter.decision
+        return self._scheduler.target.drafter.decision
 
     def speed_up(self, done: Statistics) -> float | None:
         """The estimated speed-up of a reply of this model over decoding without drafts, by the time that ``auto`` has
@@ -415,17 +415,17 @@ class TextModel(Closing):
     @property
     def followed(self) -> Mapping[str, Follower]:
         """The models that are open and the texts that they follow, for inspection: ``target``, and the drafter's."""
-        return self._driver.target.seat.followed
+        return self._scheduler.target.seat.followed
 
     @property
     def most_texts(self) -> int:
         """The most replies that one decode can advance."""
-        return self._driver.target.most_texts
+        return self._scheduler.target.most_texts
 
     @property
     def live_texts(self) -> int:
         """Replies that are being written now."""
-        return self._driver.n_live
+        return self._scheduler.n_live
 
     @property
     def cells(self) -> Mapping[str, int]:
@@ -434,7 +434,7 @@ class TextModel(Closing):
 
         Empty where the engine holds a single text.
         """
-        pool = self._driver.target.pool
+        pool = self._scheduler.target.pool
         return {} if pool.max_paths == 1 else {"all": pool.n_cells, "free": pool.n_free, "shared": pool.n_shared}
 
     @property
@@ -446,12 +446,12 @@ class TextModel(Closing):
     def rows(self) -> Mapping[str, int]:
         """Rows that the target has computed so far: of a ``prompt``, for the next token of a ``text``, of a
         ``draft``."""
-        return dict(self._driver.rows)
+        return dict(self._scheduler.rows)
 
     @property
     def degradations(self) -> tuple[str, ...]:
         """The reductions that apply now because memory is scarce, in order."""
-        return self._driver.guard.degradations
+        return self._scheduler.guard.degradations
 
     @property
     def session_cache_bytes(self) -> int:
@@ -470,7 +470,7 @@ class TextModel(Closing):
         if not self._is_guarded:
             return False
         with suppress(Closed), self.worker.pause():
-            return self._driver.look_after_memory()
+            return self._scheduler.look_after_memory()
         return False
 
     def close(self) -> None:
@@ -478,10 +478,10 @@ class TextModel(Closing):
 
         Called by something that computes, such as a drafter, it leaves that to the end of the step.
         """
-        self._driver.close(self._free)
+        self._scheduler.close(self._free)
 
     def _free(self) -> None:
-        self._driver.target.close()
+        self._scheduler.target.close()
         self._on_close()
 
 

@@ -117,7 +117,7 @@ class KeptTexts:
         if owner is not None:
             self._idle[owner] = text
 
-    def put_back(self, owner: object, text: Speculator) -> None:
+    def preempt(self, owner: object, text: Speculator) -> None:
         """A text has to wait although it is being written: others have its cells until it enters again."""
         self.leave(owner, text)
         self._suspend(owner)

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from edge_spec.errors import Closed
 from edge_spec.generation.closing import Closing
-from edge_spec.generation.driver import Driver
 from edge_spec.generation.reader import Reader
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.sequence import Claim, Sequence
 
 __all__ = ["Readable"]
@@ -28,9 +28,9 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
         claim: until when it is wanted, and who reads it.
     """
 
-    def __init__(self, driver: Driver, claim: Claim) -> None:
+    def __init__(self, scheduler: Scheduler, claim: Claim) -> None:
         self.claim = claim
-        self._driver = driver
+        self._scheduler = scheduler
         # Held while a piece is waited for: one thread reads it at a time.
         self._reading = threading.RLock()
 
@@ -76,7 +76,7 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
                 try:
                     claim.begin_reading(claim.reader if claim.reader.is_this_thread else Reader.here())
                     while (piece := self.ready_piece()) is None and not self.is_complete:
-                        self._driver.worker.wait(self.sequences(), claim.reader)
+                        self._scheduler.worker.wait(self.sequences(), claim.reader)
                     return piece
                 except BaseException as error:
                     self._end_by(error)
@@ -111,7 +111,7 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
         claim = self.claim
         claim.begin_reading(Reader.here(awaits=True))
         try:
-            await self._driver.worker.wait_async(self.sequences(), claim.reader, at_least)
+            await self._scheduler.worker.wait_async(self.sequences(), claim.reader, at_least)
         except CancelledError:
             claim.end_reading()
             # Ending it may wait for a step, and the event loop must go on.

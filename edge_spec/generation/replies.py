@@ -9,12 +9,12 @@ from typing import Any
 
 from edge_spec.errors import PromptError
 from edge_spec.generation.context import Context
-from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.options import ignore
 from edge_spec.generation.readable import Readable
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.sequence import OF_ONE_TEXT, Claim
 from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.options import require_whole
@@ -85,7 +85,7 @@ class Replies(Readable[tuple[int, str]]):
 
     def __init__(
         self,
-        driver: Driver,
+        scheduler: Scheduler,
         asked: Sequence[Asked],
         next_limit: Callable[[], int],
         *,
@@ -93,7 +93,7 @@ class Replies(Readable[tuple[int, str]]):
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
     ) -> None:
-        super().__init__(driver, Claim(timeout))
+        super().__init__(scheduler, Claim(timeout))
         self.notices: list[str] = []
         self._on_notice = on_notice
         self.answers = tuple(self._reply(index, each, next_limit, context) for index, each in enumerate(asked))
@@ -106,11 +106,11 @@ class Replies(Readable[tuple[int, str]]):
             # They have one limit of time, and what several of them say is said once.
             request = replace(request, options=replace(request.options, timeout=None, on_notice=ignore))
             try:
-                return Reply(self._driver, request, next_limit, context=context(), index=index, group=self.claim)
+                return Reply(self._scheduler, request, next_limit, context=context(), index=index, group=self.claim)
             except PromptError as refusal:
                 error = refusal
         assert error is not None
-        return Reply.refused(self._driver, request, asked.settings, error, index)
+        return Reply.refused(self._scheduler, request, asked.settings, error, index)
 
     # --- what has been written
 

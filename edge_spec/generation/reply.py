@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from edge_spec.errors import AlreadyRead, Closed
 from edge_spec.generation.context import Context
-from edge_spec.generation.driver import Driver
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.readable import Readable
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.sequence import Claim, Recorder, Step
 from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.generation.tools.answers import parts_of
@@ -40,7 +40,7 @@ class Reply(Readable[str]):
         ready_events: what ``events`` tells next.
 
     Args:
-        driver: writes it.
+        scheduler: writes it.
         next_limit: called before a round for the most tokens to draft.
         context: keeps the text inside the model's context.
         recorder: keeps what becomes of it.
@@ -55,7 +55,7 @@ class Reply(Readable[str]):
 
     def __init__(
         self,
-        driver: Driver,
+        scheduler: Scheduler,
         request: ReplyRequest,
         next_limit: Callable[[], int],
         *,
@@ -64,14 +64,14 @@ class Reply(Readable[str]):
         index: int = 0,
         group: Claim | None = None,
     ) -> None:
-        context, n_ctx = context or Context(), driver.target.pool.n_ctx
+        context, n_ctx = context or Context(), scheduler.target.pool.n_ctx
         context.require_room(len(request.prompt) + len(request.written), n_ctx)
         timeout = request.options.timeout if group is None else None
-        self._begin(driver, request, n_ctx, Claim(timeout, group), next_limit, context, recorder, index)
+        self._begin(scheduler, request, n_ctx, Claim(timeout, group), next_limit, context, recorder, index)
 
     @classmethod
     def refused(
-        cls, driver: Driver, request: ReplyRequest | None, settings: SamplerSettings, error: Exception, index: int
+        cls, scheduler: Scheduler, request: ReplyRequest | None, settings: SamplerSettings, error: Exception, index: int
     ) -> Self:
         """Return one of several replies that has ended with an error before it was begun.
 
@@ -80,7 +80,7 @@ class Reply(Readable[str]):
         """
         reply = cls.__new__(cls)
         asked = request or ReplyRequest(prompt=(0,), settings=settings)
-        reply._begin(driver, asked, 0, Claim(None), lambda: 0, Context(), None, index)
+        reply._begin(scheduler, asked, 0, Claim(None), lambda: 0, Context(), None, index)
         if request is None:
             reply.prompt = ()
             reply.sequence.statistics.prompt_tokens = 0
@@ -89,7 +89,7 @@ class Reply(Readable[str]):
 
     def _begin(
         self,
-        driver: Driver,
+        scheduler: Scheduler,
         request: ReplyRequest,
         n_ctx: int,
         claim: Claim,
@@ -98,14 +98,14 @@ class Reply(Readable[str]):
         recorder: Recorder | None,
         index: int,
     ) -> None:
-        super().__init__(driver, claim)
+        super().__init__(scheduler, claim)
         self.index = index
         self.prompt = tuple(request.prompt)
         self.settings = request.settings
         self.notices: list[str] = []
         self.ready_events: deque[TokenEvent] = deque()
         self._options = request.options
-        self.sequence = TextSequence(request, driver.vocabulary, n_ctx, claim, next_limit, context, recorder)
+        self.sequence = TextSequence(request, scheduler.vocabulary, n_ctx, claim, next_limit, context, recorder)
 
     # --- ways to read it
 
@@ -216,7 +216,7 @@ class Reply(Readable[str]):
         ``rounding``: words may differ where two are almost equally likely, since this device's arithmetic depends on
         drafts (see ``TextModel.identity``), or since something was computed again: a notice then comes before the text.
         """
-        return "rounding" if self.sequence.context.departs else self._driver.target.pool.capabilities.identity
+        return "rounding" if self.sequence.context.departs else self._scheduler.target.pool.capabilities.identity
 
     @property
     def n_reused(self) -> int:
@@ -297,7 +297,7 @@ class Reply(Readable[str]):
         """Collect events from now on."""
         sequence = self.sequence
         if sequence.has_begun and not sequence.is_over and not sequence.tells_events:
-            with suppress(Closed), self._driver.worker.pause():
+            with suppress(Closed), self._scheduler.worker.pause():
                 sequence.tell_events()
         else:
             sequence.tell_events()
@@ -310,18 +310,18 @@ class Reply(Readable[str]):
 
     def ask_to_stop(self) -> None:
         self.claim.is_cancelled = True
-        self._driver.stop(self.sequence)
+        self._scheduler.stop(self.sequence)
 
     def end(self, reason: str, error: BaseException | None = None) -> None:
-        sequence, worker = self.sequence, self._driver.worker
+        sequence, worker = self.sequence, self._scheduler.worker
         if sequence.is_recorded:
             return
         if worker.is_here:
-            worker.soon(partial(self._driver.drop, sequence, reason))
+            worker.soon(partial(self._scheduler.drop, sequence, reason))
             return
         try:
             with worker.pause():
-                self._driver.end(sequence, reason, error)
+                self._scheduler.end(sequence, reason, error)
         except Closed:
             # Nobody writes it any more.
             sequence.end(reason, error)
@@ -332,7 +332,7 @@ class Reply(Readable[str]):
         # A reply that is dropped has been cancelled.
         sequence = self.sequence
         if sequence is not None and not sequence.is_recorded:
-            self._driver.worker.soon(partial(self._driver.drop, sequence, "cancelled"))
+            self._scheduler.worker.soon(partial(self._scheduler.drop, sequence, "cancelled"))
 
 
 class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):

@@ -16,9 +16,9 @@ from speculator_replies import request_of
 from table_model import TableModel, TablePool, random_table
 
 from edge_spec.errors import PoolFull
-from edge_spec.generation.driver import Driver
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.generation.worker import Wait
 from edge_spec.memory import Ledger
@@ -33,16 +33,16 @@ from edge_spec.speculation.text import Text
 
 TABLE = random_table(6, order=2, seed=5)
 MOST_AHEAD = 256
-"""As edge_spec/generation/driver.py states it."""
+"""As edge_spec/generation/scheduler.py states it."""
 
 
-def new_driver(
+def new_scheduler(
     letters: Any, *, n_ctx: int = 1024, n_cells: int | None = None, rows: int = 16, budget: int | None = None
-) -> Driver:
-    """A driver of a table model, on which each token takes a byte."""
+) -> Scheduler:
+    """A scheduler of a table model, on which each token takes a byte."""
     model = TableModel(TABLE, n_ctx=n_ctx, n_cells=n_cells, max_rows=rows)
     target = Target(Speculator(model, NgramDrafter()), lambda path: NgramDrafter())
-    return Driver(target, letters(-1), SessionCache(Ledger(budget)))
+    return Scheduler(target, letters(-1), SessionCache(Ledger(budget)))
 
 
 def request(number: int, prompt: Sequence[int] = (1, 2), **asked: Any) -> ReplyRequest:
@@ -52,8 +52,8 @@ def request(number: int, prompt: Sequence[int] = (1, 2), **asked: Any) -> ReplyR
 
 def alone(letters: Any, asked: ReplyRequest, n_ctx: int = 1024) -> tuple[list[int], str]:
     """Tokens and text of a reply that has no company and no drafts."""
-    driver = Driver(Target(Speculator(TableModel(TABLE, n_ctx=n_ctx, max_rows=16), NoDrafter())), letters(-1))
-    reply = Reply(driver, asked, lambda: 0)
+    scheduler = Scheduler(Target(Speculator(TableModel(TABLE, n_ctx=n_ctx, max_rows=16), NoDrafter())), letters(-1))
+    reply = Reply(scheduler, asked, lambda: 0)
     text = reply.read()
     return reply.token_ids, text
 
@@ -66,8 +66,8 @@ def read_by_turns(replies: Sequence[Reply]) -> None:
 
 
 def test_a_reply_that_nobody_reads_stays_at_most_so_far_ahead(letters: Any) -> None:
-    driver, asked = new_driver(letters), [request(number, max_tokens=900) for number in range(2)]
-    unread, read = (Reply(driver, each, lambda: 3) for each in asked)
+    scheduler, asked = new_scheduler(letters), [request(number, max_tokens=900) for number in range(2)]
+    unread, read = (Reply(scheduler, each, lambda: 3) for each in asked)
     next(unread)
     n_taken = len(unread.token_ids)
     read.read()
@@ -79,8 +79,8 @@ def test_a_reply_that_nobody_reads_stays_at_most_so_far_ahead(letters: Any) -> N
 
 
 def test_what_nobody_took_of_a_reply_that_is_closed_is_gone(letters: Any) -> None:
-    driver = new_driver(letters)
-    unread, read = (Reply(driver, request(number, max_tokens=300), lambda: 3) for number in range(2))
+    scheduler = new_scheduler(letters)
+    unread, read = (Reply(scheduler, request(number, max_tokens=300), lambda: 3) for number in range(2))
     for _ in range(20):
         next(unread)
     taken, statistics, drawn = unread.token_ids[:], deepcopy(unread.statistics), unread.drawn
@@ -93,11 +93,11 @@ def test_what_nobody_took_of_a_reply_that_is_closed_is_gone(letters: Any) -> Non
 
 @pytest.mark.parametrize("is_driven", [True, False])
 def test_time_is_up_whoever_writes(letters: Any, is_driven: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, driver = Clock.of_replies(monkeypatch), new_driver(letters)
-    hasty = Reply(driver, request(0, max_tokens=900, timeout=0.05), lambda: 3)
+    clock, scheduler = Clock.of_replies(monkeypatch), new_scheduler(letters)
+    hasty = Reply(scheduler, request(0, max_tokens=900, timeout=0.05), lambda: 3)
     next(hasty)
     clock.now += 0.06
-    other = Reply(driver, request(1, max_tokens=30), lambda: 3)
+    other = Reply(scheduler, request(1, max_tokens=30), lambda: 3)
     if is_driven:
         assert other.read() == alone(letters, request(1, max_tokens=30))[1]
         assert hasty.has_ended
@@ -106,11 +106,11 @@ def test_time_is_up_whoever_writes(letters: Any, is_driven: bool, monkeypatch: p
     assert hasty.finish_reason == "timeout"
     assert hasty.token_ids == alone(letters, request(0, max_tokens=900))[0][:n_taken]
     other.read()
-    assert driver.is_idle
+    assert scheduler.is_idle
 
 
 def test_who_reads_a_reply_is_told_of_it(letters: Any) -> None:
-    driver, told = new_driver(letters), dict[int, set[int]]()
+    scheduler, told = new_scheduler(letters), dict[int, set[int]]()
     read_in = dict[int, int]()
 
     def hear(number: int, *_: Any) -> None:
@@ -125,7 +125,7 @@ def test_who_reads_a_reply_is_told_of_it(letters: Any) -> None:
             on_progress=lambda *what: hear(number, *what),
             on_notice=lambda *what: hear(number, *what),
         )
-        reply = Reply(driver, asked, lambda: 3)
+        reply = Reply(scheduler, asked, lambda: 3)
         reply.sequence.notice("a sentence")
         assert (reply.read(), reply.notices) == (alone(letters, replace_told(asked))[1], ["a sentence"])
         ended.append(number)
@@ -148,8 +148,8 @@ def test_who_reads_a_reply_is_told_of_it(letters: Any) -> None:
 def test_half_the_cells_that_texts_need_starve_none(letters: Any, n_readers: int) -> None:
     n_texts, n_tokens = 16, 90
     asked = [request(number, [number % 6, 3, number // 6] * 10, max_tokens=n_tokens - 30) for number in range(n_texts)]
-    driver = new_driver(letters, n_ctx=96, n_cells=n_texts * 96 // 2, budget=0)
-    replies = [Reply(driver, each, lambda: 3) for each in asked]
+    scheduler = new_scheduler(letters, n_ctx=96, n_cells=n_texts * 96 // 2, budget=0)
+    replies = [Reply(scheduler, each, lambda: 3) for each in asked]
     if n_readers == 1:
         read_by_turns(replies)
     else:
@@ -159,9 +159,9 @@ def test_half_the_cells_that_texts_need_starve_none(letters: Any, n_readers: int
         for thread in threads:
             thread.join(60)
     assert [(each.token_ids, each.text) for each in replies] == [alone(letters, each, 96) for each in asked]
-    pool = driver.target.pool
+    pool = scheduler.target.pool
     assert pool is not None and pool.n_cells == n_texts * 96 // 2
-    assert driver.is_idle
+    assert scheduler.is_idle
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -171,10 +171,10 @@ def test_cells_may_come_and_go_while_texts_are_written(letters: Any, seed: int) 
         request(number, [number % 6, 3, chance.randrange(6)] * chance.randrange(1, 10), max_tokens=60)
         for number in range(12)
     ]
-    driver = new_driver(letters, n_ctx=96, n_cells=96, budget=chance.choice([None, 300, 600]))
-    replies = [Reply(driver, each, lambda: 3) for each in asked]
+    scheduler = new_scheduler(letters, n_ctx=96, n_cells=96, budget=chance.choice([None, 300, 600]))
+    replies = [Reply(scheduler, each, lambda: 3) for each in asked]
     left, sizes = list(replies), set[int]()
-    pool = driver.target.pool
+    pool = scheduler.target.pool
     assert pool is not None
     while left:
         reply = chance.choice(left)
@@ -182,27 +182,27 @@ def test_cells_may_come_and_go_while_texts_are_written(letters: Any, seed: int) 
             left.remove(reply)
         if chance.random() < 0.1:
             # What a memory guard does where memory is scarce, and when it is free again.
-            with driver.worker.pause():
-                driver.texts.to_disk(chance.random() < 0.7)
-                driver.texts.shrink()
+            with scheduler.worker.pause():
+                scheduler.texts.to_disk(chance.random() < 0.7)
+                scheduler.texts.shrink()
         sizes.add(pool.n_cells)
     assert len(sizes) > 1
     assert [(each.token_ids, each.text) for each in replies] == [alone(letters, each, 96) for each in asked]
 
 
 def test_a_pool_that_is_full_of_kept_texts_is_not_copied_for_each_further_one(letters: Any, monkeypatch: Any) -> None:
-    driver, sizes = new_driver(letters, n_ctx=96, rows=64, budget=5000), list[int]()
-    resize, pool = TablePool.resize, driver.target.pool
+    scheduler, sizes = new_scheduler(letters, n_ctx=96, rows=64, budget=5000), list[int]()
+    resize, pool = TablePool.resize, scheduler.target.pool
     assert pool is not None
     n_planned, kept = pool.n_cells, list[_Kept]()
     monkeypatch.setattr(TablePool, "resize", lambda pool, n_cells: (sizes.append(n_cells), resize(pool, n_cells)))
     for number in range(300):
-        reply = Reply(driver, request(number, [1, 2, 3] * 10, max_tokens=20), lambda: 3)
+        reply = Reply(scheduler, request(number, [1, 2, 3] * 10, max_tokens=20), lambda: 3)
         kept.append(_Kept(number))
         reply.sequence.context.session = kept[-1]
         reply.read()
         if number % 10 == 0:
-            driver.texts.shrink()
+            scheduler.texts.shrink()
     assert 4000 < max(sizes) <= n_planned + 5000
     assert len(sizes) < 40
 
@@ -215,8 +215,8 @@ class _Kept:
 
 
 def test_prompts_are_read_in_whole_chunks_where_bits_depend_on_it(letters: Any, monkeypatch: Any) -> None:
-    driver = new_driver(letters)
-    pool = driver.target.pool
+    scheduler = new_scheduler(letters)
+    pool = scheduler.target.pool
     chunk = 16
     pool.capabilities = replace(pool.capabilities, reuse_step=chunk, prefill_chunk=chunk)
     asked = [request(number, [number, 1, 2, 3] * (5 + 7 * number), max_tokens=60) for number in range(4)]
@@ -229,7 +229,7 @@ def test_prompts_are_read_in_whole_chunks_where_bits_depend_on_it(letters: Any, 
         prefill(own, texts)
 
     monkeypatch.setattr(TablePool, "prefill", watched)
-    replies = [Reply(driver, each, lambda: 3) for each in asked]
+    replies = [Reply(scheduler, each, lambda: 3) for each in asked]
     next(replies[0])
     read_by_turns(replies)
     assert [(each.token_ids, each.text) for each in replies] == texts
@@ -255,44 +255,46 @@ def test_a_text_that_lacks_cells_to_be_moved_is_as_it_was(letters: Any) -> None:
 
 
 def test_a_conversation_that_has_its_own_cells_waits_for_nobody(letters: Any) -> None:
-    driver, began = new_driver(letters), [1, 2, 3, 4] * 8
+    scheduler, began = new_scheduler(letters), [1, 2, 3, 4] * 8
     # Prompts are read in pieces.
-    pool = driver.target.pool
+    pool = scheduler.target.pool
     assert isinstance(pool, TablePool)
     pool.capabilities = replace(pool.capabilities, prefill_chunk=16)
     kept = _Kept(0)
-    first = Reply(driver, request(0, began, max_tokens=4), lambda: 0)
+    first = Reply(scheduler, request(0, began, max_tokens=4), lambda: 0)
     first.sequence.context.session = kept
     first.read()
     asked = [request(1, [*began, *[5, 4, 3] * 40], max_tokens=4), request(2, [*began, 5, 4, 3, 1, 1], max_tokens=4)]
-    another, own = (Reply(driver, each, lambda: 0) for each in asked)
+    another, own = (Reply(scheduler, each, lambda: 0) for each in asked)
     own.sequence.context.session = kept
     # The other one reads what this one begins with, and is far from its end.
     n_live = []
     for reply in (another, own):
-        driver.step([Wait([reply.sequence], reply.reader, lambda: None)])
-        n_live.append(driver.n_live)
+        scheduler.step([Wait([reply.sequence], reply.reader, lambda: None)])
+        n_live.append(scheduler.n_live)
     assert n_live == [1, 2]
     assert [own.read(), another.read()] == [alone(letters, each)[1] for each in reversed(asked)]
 
 
 def test_texts_that_come_and_go_do_not_move_the_pool_each_time(letters: Any, monkeypatch: Any) -> None:
-    driver, sizes, kept = new_driver(letters, n_ctx=96, rows=16), list[int](), list[_Kept]()
+    scheduler, sizes, kept = new_scheduler(letters, n_ctx=96, rows=16), list[int](), list[_Kept]()
     resize = TablePool.resize
     monkeypatch.setattr(TablePool, "resize", lambda pool, n_cells: (sizes.append(n_cells), resize(pool, n_cells)))
     n_resized = []
     for burst in range(12):
         for number in range(8 if burst % 2 else 16):
-            reply = Reply(driver, request(burst * 16 + number, [number % 6, burst % 6] * 5, max_tokens=40), lambda: 3)
+            reply = Reply(
+                scheduler, request(burst * 16 + number, [number % 6, burst % 6] * 5, max_tokens=40), lambda: 3
+            )
             kept.append(_Kept(number))
             reply.sequence.context.session = kept[-1]
             reply.read()
         # As many are kept as a server keeps, and nobody asks for a while.
         del kept[:-64]
-        driver.texts.shrink()
+        scheduler.texts.shrink()
         n_resized.append(len(sizes))
     assert len(sizes) <= 8 and n_resized[6] == n_resized[-1]
     # Where memory is scarce nothing is held that no text needs.
-    driver.texts.to_disk(True)
-    pool = driver.target.pool
+    scheduler.texts.to_disk(True)
+    pool = scheduler.target.pool
     assert pool is not None and pool.n_cells == 96 + 16

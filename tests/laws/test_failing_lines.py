@@ -15,8 +15,8 @@ from speculator_replies import request_of
 from table_model import TableModel, random_table
 
 from edge_spec.errors import BackendError
-from edge_spec.generation.driver import Driver
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
@@ -29,7 +29,7 @@ from edge_spec.speculation.target import Target
 N_TEXTS, N_TOKENS, N_VOCAB = 3, 12, 6
 _TABLE = random_table(N_VOCAB, order=2, seed=5)
 _FOLDERS = ("/edge_spec/generation/", "/edge_spec/speculation/", "/edge_spec/engines/", "/support/table_model")
-_MODULES = ("speculation.round", "speculation.loop", "generation.driver")
+_MODULES = ("speculation.round", "speculation.loop", "generation.scheduler")
 _GUIDED = 1
 _N_STRIKES = 120
 """Lines that are struck, evenly over all."""
@@ -40,7 +40,7 @@ class Struck(Exception):
 
 
 class World:
-    """A driver whose texts have drafters of their own, and the replies."""
+    """A scheduler whose texts have drafters of their own, and the replies."""
 
     def __init__(self, letters: Any, letter_grammar: Any, kind: str) -> None:
         self._grammar = letter_grammar(1, N_VOCAB, -1)
@@ -49,7 +49,7 @@ class World:
         self._first: Chooser | None = None
         model = TableModel(_TABLE, n_ctx=48, n_cells=160, max_rows=16)
         target = Target(Speculator(model, self._drafter()), lambda path: self._drafter())
-        self.driver = Driver(target, letters(-1))
+        self.scheduler = Scheduler(target, letters(-1))
 
     def _drafter(self) -> Drafter:
         small = ModelDrafter(self._pool.path(), width=2, beam=1)
@@ -67,20 +67,20 @@ class World:
         sampling = SamplerSettings(seed=3, attempt=number, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         grammar = self._grammar if number == _GUIDED else None
         asked = request_of([1, 2, 3, 1, 2], sampling, max_tokens=N_TOKENS, grammar=grammar)
-        return Reply(self.driver, asked, lambda: 3)
+        return Reply(self.scheduler, asked, lambda: 3)
 
 
 class Striking:
-    """Raises an error before a line of a step, counted over all steps of a driver while the context lasts.
+    """Raises an error before a line of a step, counted over all steps of a scheduler while the context lasts.
 
     Attributes:
         n_lines: how many there were.
     """
 
-    def __init__(self, driver: Driver, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, scheduler: Scheduler, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_lines = 0
         self._line = line
-        step = driver.step
+        step = scheduler.step
 
         def traced(waits: Any) -> bool:
             # Following lines takes most of the time, and it strikes once.
@@ -93,7 +93,7 @@ class Striking:
             finally:
                 sys.settrace(before)
 
-        monkeypatch.setattr(driver, "step", traced)
+        monkeypatch.setattr(scheduler, "step", traced)
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
@@ -130,13 +130,13 @@ def test_what_strikes_at_any_line_of_a_step_changes_no_text(
     texts = [reply.read() for reply in alone]
     whole = [reply.token_ids for reply in alone]
     world = new_world(kind)
-    counting = Striking(world.driver, 0, monkeypatch)
+    counting = Striking(world.scheduler, 0, monkeypatch)
     written_by_turns(world)
     assert counting.n_lines > 10000
     n_ended = n_alone = 0
     for line in range(1, counting.n_lines + 1, counting.n_lines // _N_STRIKES):
         world = new_world(kind)
-        Striking(world.driver, line, monkeypatch)
+        Striking(world.scheduler, line, monkeypatch)
         replies = written_by_turns(world)
         ended = [reply for reply in replies if reply.finish_reason == "error"]
         for number, reply in enumerate(replies):
@@ -149,6 +149,6 @@ def test_what_strikes_at_any_line_of_a_step_changes_no_text(
         n_alone += len(ended) == 1
         again = world.reply(0)
         assert (again.read(), again.token_ids) == (texts[0], whole[0]), line
-        assert world.driver.is_idle
+        assert world.scheduler.is_idle
     # What belongs to one text ends that one alone.
     assert n_ended > n_alone > 0

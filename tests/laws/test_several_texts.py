@@ -23,10 +23,10 @@ from speculator_replies import request_of
 from table_model import TableModel, TablePool, random_table
 
 from edge_spec.errors import BackendError, Closed, GrammarDeadEnd, PromptTooLong
-from edge_spec.generation.driver import Driver
 from edge_spec.generation.replies import Asked, Replies
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
@@ -69,7 +69,7 @@ class World:
         self.ledger = Ledger(budget)
         self.model = self.new_model(most)
         target = Target(Speculator(self.model.pool.path(), drafters()), lambda path: drafters())
-        self.driver = Driver(target, letters, SessionCache(self.ledger))
+        self.scheduler = Scheduler(target, letters, SessionCache(self.ledger))
 
     def new_model(self, most: int) -> TableModel:
         return TableModel(
@@ -78,12 +78,12 @@ class World:
 
     def replies(self) -> Replies:
         asked = [Asked(settings=each.settings, request=each) for each in self.requests]
-        return Replies(self.driver, asked, lambda: 3)
+        return Replies(self.scheduler, asked, lambda: 3)
 
     def alone(self, request: ReplyRequest) -> tuple[Any, ...]:
-        driver = Driver(Target(Speculator(self.new_model(4), NoDrafter())), self.letters)
+        scheduler = Scheduler(Target(Speculator(self.new_model(4), NoDrafter())), self.letters)
         try:
-            reply = Reply(driver, request, lambda: 0)
+            reply = Reply(scheduler, request, lambda: 0)
         except PromptTooLong as error:
             return [], "", "error", type(error)
         try:
@@ -238,7 +238,7 @@ def test_each_is_what_it_is_alone(letters: Any, letter_grammar: Any, data: st.Da
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
         assert "".join(pieces[index]) == replies[index].text
-    world.driver.texts.shrink()
+    world.scheduler.texts.shrink()
     assert world.ledger.held_bytes == 0
 
 
@@ -280,7 +280,7 @@ def test_they_continue_with_another_target(letters: Any, letter_grammar: Any, da
     replies = world.replies()
     for _ in replies:
         if changes.random() < 0.1:
-            world.driver.target.change_pool(world.new_model(changes.choice([1, 2, 8])).pool)
+            world.scheduler.target.change_pool(world.new_model(changes.choice([1, 2, 8])).pool)
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
 
@@ -405,7 +405,7 @@ class Fails(Drafter):
 def test_a_drafter_that_fails_ends_its_own_text(letters: Any, drafter: type[Drafter]) -> None:
     requests = [request([first, 2], attempt=first, max_tokens=20) for first in (1, 5, 3)]
     world = World(letters(), requests, most=8, drafters=drafter)
-    replies = [Reply(world.driver, asked, lambda: 3) for asked in requests]
+    replies = [Reply(world.scheduler, asked, lambda: 3) for asked in requests]
     pieces = [next(reply) for reply in replies]
     assert replies[0].read() and replies[2].read()
     with pytest.raises(ArithmeticError):
@@ -454,7 +454,7 @@ def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
         return chooser
 
     world = World(letters(), [request(attempt=n, max_tokens=20) for n in range(4)], most=16, drafters=drafter)
-    target, texts = world.driver.target, list[str]()
+    target, texts = world.scheduler.target, list[str]()
     for _ in range(3):
         replies = world.replies()
         texts.append("".join(replies.read()))
@@ -472,13 +472,13 @@ def test_drafters_have_cells_for_every_text_that_is_written(letters: Any) -> Non
     drafted = []
     for n_cells in (64, 1008):
         world = World(letters(), requests, most=16, drafters=models("sequence", n_cells), budget=10000)
-        replies, (pool,) = world.replies(), world.driver.target.draft_pools
+        replies, (pool,) = world.replies(), world.scheduler.target.draft_pools
         replies.read()
         drafted.append([answer.statistics.drafted for answer in replies.answers])
         assert (pool.n_cells > n_cells) == (n_cells == 64)
         further = world.model.pool.n_cells - world.new_model(16).pool.n_cells
         assert world.ledger.held_bytes == pool.n_cells - n_cells + further
-        world.driver.texts.shrink()
+        world.scheduler.texts.shrink()
         assert pool.n_cells == n_cells and not list(world.ledger)
     assert drafted[0] == drafted[1]
 
@@ -492,7 +492,7 @@ def test_the_ledger_has_further_cells_while_they_are_used(letters: Any) -> None:
     assert lines == [("texts", "caches")]
     assert world.ledger.held_bytes == world.model.pool.n_cells - world.new_model(4).pool.n_cells > 0
     replies.close()
-    world.driver.texts.shrink()
+    world.scheduler.texts.shrink()
     assert not list(world.ledger)
 
 
@@ -514,7 +514,7 @@ def test_a_reply_is_written_inside_the_loop_over_another(letters: Any, most: int
     alone = world.alone(other)
     for n, _ in enumerate(replies):
         if n % 7 == 0:
-            inner = Reply(world.driver, other, lambda: 0)
+            inner = Reply(world.scheduler, other, lambda: 0)
             inner.read()
             assert outcome(inner) == alone
     assert [outcome(replies[n]) for n in range(3)] == [world.alone(each) for each in world.requests]
@@ -525,7 +525,7 @@ def test_dropped_ones_give_their_turn_back(letters: Any) -> None:
     replies = world.replies()
     next(replies)
     del replies
-    assert Reply(world.driver, request(max_tokens=3), lambda: 0).read()
+    assert Reply(world.scheduler, request(max_tokens=3), lambda: 0).read()
     assert world.ledger.held_bytes == 0
 
 
@@ -539,7 +539,7 @@ def test_a_cancel_from_another_thread_ends_all(letters: Any, most: int) -> None:
     thread.join()
     replies.read()
     assert [replies[n].finish_reason for n in range(3)] == ["cancelled"] * 3
-    assert Reply(world.driver, request(max_tokens=3), lambda: 0).read()
+    assert Reply(world.scheduler, request(max_tokens=3), lambda: 0).read()
 
 
 @pytest.mark.parametrize("most", [1, 4])
@@ -562,7 +562,7 @@ def test_an_error_of_the_engine_ends_all_and_is_raised(letters: Any, most: int, 
 def test_a_closed_model_is_an_error(letters: Any) -> None:
     world = World(letters(), [request(attempt=n) for n in range(3)])
     replies = world.replies()
-    world.driver.close(lambda: None)
+    world.scheduler.close(lambda: None)
     with pytest.raises(Closed):
         next(replies)
 

@@ -32,7 +32,7 @@ class Clock:
     def of_rounds(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
         """Return a clock by which all rounds of a test are measured."""
         clock = cls()
-        for module in ("generation.driver", "speculation.loop", "speculation.round"):
+        for module in ("generation.scheduler", "speculation.loop", "speculation.round"):
             monkeypatch.setattr(f"edge_spec.{module}.perf_counter", clock)
         return clock
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edge_spec.generation.driver import Driver
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyOptions
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.loop import Speculator, decode, prepare
 from edge_spec.speculation.round import Round
@@ -24,7 +24,7 @@ def reply_of(
     **asked: Any,
 ) -> Reply:
     """A reply of a speculator; ``asked`` are further fields of its request, and options."""
-    return Reply(Driver(Target(speculator), vocabulary), request_of(prompt, settings, **asked), next_limit)
+    return Reply(Scheduler(Target(speculator), vocabulary), request_of(prompt, settings, **asked), next_limit)
 
 
 def request_of(prompt: Sequence[int], settings: SamplerSettings, **asked: Any) -> ReplyRequest:

@@ -28,7 +28,7 @@ from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import common_prefix
 from edge_spec.tokens.tokenizer import Vocabulary
 
-__all__ = ["Driver"]
+__all__ = ["Scheduler"]
 
 _MOST_AHEAD = 256
 """A reply that nobody reads gets no further ahead of its reader than so many tokens."""
@@ -54,7 +54,7 @@ _READ_AGAIN = (
 )
 
 
-class Driver(Workload[TextSequence]):
+class Scheduler(Workload[TextSequence]):
     """What all replies of a model share, and the steps that advance them.
 
     A step gives every text that is written its next token, and reads a piece of one prompt or of several. The rows that
@@ -244,9 +244,9 @@ class Driver(Workload[TextSequence]):
         self._pool = self.target.pool
         self.texts.changed_target()
         for sequence in self._live[self.target.most_texts :]:
-            self._put_back(sequence)
+            self._preempt(sequence)
         while len(self._live) > 1 and not self.texts.claims():
-            self._put_back(self._live[-1])
+            self._preempt(self._live[-1])
         for sequence in self._live:
             # A few tokens belong to the next decode.
             text, most = _place_of(sequence), self._pool.capabilities.max_rows
@@ -270,15 +270,15 @@ class Driver(Workload[TextSequence]):
         """Preempt a reply that nobody reads on, for one that waits; whether there was one."""
         left = [each for each in self._live if each not in wanted and each.claim.is_left(readers, _PATIENCE_S)]
         if left:
-            self._put_back(left[-1])
+            self._preempt(left[-1])
         return bool(left)
 
-    def _put_back(self, sequence: TextSequence) -> None:
+    def _preempt(self, sequence: TextSequence) -> None:
         """Let a reply wait that is being written; it goes on where it was, with the same bits or read again."""
         text = _place_of(sequence)
         sequence.preempted, sequence.place = list(text.text), None
         self._live.remove(sequence)
-        self.texts.put_back(sequence.owner, text)
+        self.texts.preempt(sequence.owner, text)
         insort(self._waiting, sequence, key=_arrival)
 
     def _enter(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> bool | None:
@@ -575,7 +575,7 @@ class Driver(Workload[TextSequence]):
         if not self.texts.gives_cells(error.n_needed - error.n_free):
             if len(self._live) == 1:
                 return False
-            self._put_back(self._live[-1])
+            self._preempt(self._live[-1])
         return True
 
 
