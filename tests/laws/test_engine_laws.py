@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from speculator_replies import reply_of
+from speculator_replies import reply_of, request_of
 from table_model import TableModel, random_table
 
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.scheduler import Scheduler
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
@@ -23,6 +24,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.pool import Path as TextPath
+from edge_spec.speculation.target import Target
 from edge_spec.speculation.tree import EMPTY, Tree
 
 NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -86,11 +88,11 @@ def test_plain_text_has_the_exact_distribution(
 ) -> None:
     asked = NEUTRAL | changes
     table = random_table(n_vocab, order=2, seed=11, scale=1.0)
-    speculator = Speculator(TableModel(table), NoDrafter())
     prompt, end = [2, 0, 1], 3
+    scheduler = Scheduler(Target(Speculator(TableModel(table), NoDrafter())), letters(end))
     seen: Counter[tuple[int, ...]] = Counter()
     for seed in range(N_SEEDS):
-        reply = reply_of(speculator, lambda: 0, letters(end), prompt, SamplerSettings(seed=seed, **asked), max_tokens=n)
+        reply = Reply(scheduler, request_of(prompt, SamplerSettings(seed=seed, **asked), max_tokens=n), lambda: 0)
         reply.read()
         seen[tuple(reply.token_ids)] += 1
     expected = {reply: chance * N_SEEDS for reply, chance in replies(table, prompt, asked, n, end)}
@@ -107,11 +109,11 @@ def test_plain_text_has_the_exact_distribution(
 def test_another_distribution_would_be_noticed(letters: Callable[..., Any]) -> None:
     """The chi-square above can fail: it tells temperature 1 from 1.3."""
     table = random_table(5, order=0, seed=3, scale=1.0)
-    speculator = Speculator(TableModel(table), NoDrafter())
+    scheduler = Scheduler(Target(Speculator(TableModel(table), NoDrafter())), letters())
     seen: Counter[int] = Counter()
     for seed in range(N_SEEDS // 5):
         asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.3}))
-        reply = reply_of(speculator, lambda: 0, letters(), [0], asked, max_tokens=1)
+        reply = Reply(scheduler, request_of([0], asked, max_tokens=1), lambda: 0)
         reply.read()
         seen[reply.token_ids[0]] += 1
     wanted = np.array(distribution(table, [0], NEUTRAL)) * (N_SEEDS // 5)
