@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -134,13 +133,9 @@ class Worker(Generic[A]):
         woken = threading.Lock()
         woken.acquire()
         wait = Wait(sequences, reader, woken.release)
-        self._post(wait)
         try:
-            if sys.platform == "win32":
-                while not woken.acquire(timeout=_SIGNALS_S):
-                    pass
-            else:
-                woken.acquire()
+            self._post(wait)
+            self._acquire(woken)
         except BaseException:
             wait.is_left = True
             raise
@@ -164,8 +159,8 @@ class Worker(Generic[A]):
                 loop.call_soon_threadsafe(told)
 
         wait = Wait(sequences, reader, wake, at_least=at_least)
-        self._post(wait)
         try:
+            self._post(wait)
             await woken
         finally:
             wait.is_left = True
@@ -187,9 +182,9 @@ class Worker(Generic[A]):
             granted.release()
             over.acquire()
 
-        self._post(hold)
         try:
-            granted.acquire()
+            self._post(hold)
+            self._acquire(granted)
             if self._is_closed:
                 raise Closed("the model")
             self._holder = threading.get_ident()
@@ -248,6 +243,19 @@ class Worker(Generic[A]):
             # It has ended with its workload, or this process was forked.
             raise Closed("the model")
         self._inbox.put(message)
+        if self._is_closed:
+            # The thread may have taken its last messages before.
+            raise Closed("the model")
+
+    def _acquire(self, lock: threading.Lock) -> None:
+        """Acquire a lock that the thread releases; a signal may interrupt it.
+
+        Raises:
+            Closed: the thread is gone.
+        """
+        while not lock.acquire(timeout=_SIGNALS_S):
+            if self._thread is None or not self._thread.is_alive():
+                raise Closed("the model")
 
     def _start(self) -> None:
         with self._starting:
@@ -290,6 +298,8 @@ def _run(
             if not messages:
                 was_logged = _look_after(workload, was_logged)
             elif not _serve(workload, messages, inbox):
+                # What came too late has to be told so, too.
+                _serve(workload, [*_received(inbox, 0), None], inbox)
                 return
         del workload, messages
 
@@ -324,17 +334,18 @@ def _serve(workload: Workload[Any], messages: list[_Message], inbox: SimpleQueue
         try:
             worked = workload.step(waits)
         except BaseException as error:
-            # What is no error of one text is one of all.
-            for wait in waits:
+            # It is for those whose texts have ended with it; if there are none, for all that wait.
+            told = [wait for wait in waits if wait.is_over] or waits
+            waits = [wait for wait in waits if wait not in told]
+            for wait in told:
                 _fail(wait, error)
-            waits = []
         messages = _received(inbox, 0 if worked else _RECHECK_S)
 
 
 def _done(work: Callable[[], object]) -> None:
     try:
         work()
-    except Exception as error:
+    except BaseException as error:
         logging.getLogger(__name__).warning("%s: %s", type(error).__name__, error)
 
 
