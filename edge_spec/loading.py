@@ -238,7 +238,11 @@ def _with_other_engines(request: Request, found: Plan, budget: Budget) -> Iterat
         engines = {role: (each,) if each in choices else choices for role, choices in request.engines.items()}
         alone = replace(request, engines=engines)
         with Estimates(alone.files, budget=budget, n_texts=alone.n_texts) as estimates, suppress(BudgetExceeded):
-            other = choose(candidates(alone, estimates), budget.budget_bytes, what="").chosen
+            groups = [group for group in candidates(alone, estimates) if group]
+            if not groups:
+                # What is asked for, such as a head, is there on other engines only.
+                continue
+            other = choose(groups, budget.budget_bytes, what="").chosen
             if other.n_ctx > first.n_ctx or STAGES.index(other.stage) > STAGES.index(first.stage):
                 yield each.name, other
 

@@ -467,7 +467,7 @@ class TextModel(Closing):
         Returns:
             Whether it looked.
         """
-        if not self._is_guarded:
+        if not self._is_guarded or self.worker.is_here or not self._scheduler.is_idle:
             return False
         with suppress(Closed), self.worker.pause():
             return self._scheduler.look_after_memory()

@@ -106,6 +106,11 @@ def test_several_answers_are_the_single_ones(auto: TextModel) -> None:
     assert together == [auto.generate(prompt, seed=6, attempt=i, max_tokens=16).read() for i in range(3)]
 
 
+def test_an_engine_without_its_head_is_not_compared_in_a_plan(probe_cache: Path) -> None:
+    found = plan("smollm2", memory="221MiB", held_bytes=0, speculation="sequence", cache_dir=probe_cache)
+    assert found.chosen.mode.name == "sequence" and "llama" not in found.instead
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_it_holds_what_its_plan_said(engine: str, probe_cache: Path) -> None:
     least = plan("smollm2", engine=engine, n_ctx=256, cache_dir=probe_cache).thresholds["fits"]

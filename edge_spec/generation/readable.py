@@ -6,11 +6,12 @@ import threading
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from collections.abc import Sequence as Sequences
+from functools import partial
 from typing import TypeVar
 
 from edge_spec.errors import Closed
 from edge_spec.generation.closing import Closing
-from edge_spec.generation.reader import Reader
+from edge_spec.generation.reader import Reader, in_a_thread
 from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.sequence import Claim, Sequence
 
@@ -98,7 +99,8 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
             while (piece := self.ready_piece()) is None and not self.is_complete:
                 await self.wait_async()
         except Exception as error:
-            self._end_by(error)
+            # Ending it may wait for a step, and the event loop must go on.
+            await in_a_thread(partial(self._end_by, error))
             raise
         if piece is None:
             raise StopAsyncIteration
@@ -160,6 +162,20 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
     @abstractmethod
     def end(self, reason: str, error: BaseException | None = None) -> None:
         """End what has not ended, where its reader is; see ``Reply.finish_reason``."""
+
+    def _end_all(self, sequences: Sequences[Sequence], reason: str, error: BaseException | None) -> None:
+        left = [sequence for sequence in sequences if not sequence.is_recorded]
+        scheduler, drop = self._scheduler, partial(self._scheduler.drop, left, reason, error)
+        if left and scheduler.worker.is_here:
+            scheduler.worker.soon(drop)
+        elif left:
+            try:
+                scheduler.worker.do(drop)
+            except Closed:
+                # Nobody writes them any more.
+                for sequence in left:
+                    sequence.end(reason, error)
+                    sequence.record()
 
     def close(self) -> None:
         """Stop, from any thread, and wait until it has stopped. What was read to its end stays as it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ from edge_spec.generation.context import Context
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.options import ignore
 from edge_spec.generation.readable import Readable
+from edge_spec.generation.reader import in_a_thread
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.scheduler import Scheduler
@@ -205,7 +207,7 @@ class Replies(Readable[tuple[int, str]]):
                     return
                 await self.wait_async(at_least)
         except Exception as error:
-            self._end_by(error)
+            await in_a_thread(partial(self._end_by, error))
             raise
 
     def tell_events(self) -> None:
@@ -252,7 +254,6 @@ class Replies(Readable[tuple[int, str]]):
             answer.ask_to_stop()
 
     def end(self, reason: str, error: BaseException | None = None) -> None:
+        self._end_all([answer.sequence for answer in self.answers], reason, error)
         for answer in self.answers:
-            if not answer.has_ended:
-                answer.end(reason, error)
             self._look_at(answer)

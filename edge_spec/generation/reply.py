@@ -296,7 +296,7 @@ class Reply(Readable[str]):
     def tell_events(self) -> None:
         """Collect events from now on."""
         sequence = self.sequence
-        if sequence.has_begun and not sequence.is_over and not sequence.tells_events:
+        if sequence.arrival and not sequence.is_over and not sequence.tells_events:
             with suppress(Closed), self._scheduler.worker.pause():
                 sequence.tell_events()
         else:
@@ -313,26 +313,13 @@ class Reply(Readable[str]):
         self._scheduler.stop(self.sequence)
 
     def end(self, reason: str, error: BaseException | None = None) -> None:
-        sequence, worker = self.sequence, self._scheduler.worker
-        if sequence.is_recorded:
-            return
-        if worker.is_here:
-            worker.soon(partial(self._scheduler.drop, sequence, reason))
-            return
-        try:
-            with worker.pause():
-                self._scheduler.end(sequence, reason, error)
-        except Closed:
-            # Nobody writes it any more.
-            sequence.end(reason, error)
-        finally:
-            sequence.record()
+        self._end_all([self.sequence], reason, error)
 
     def __del__(self) -> None:
         # A reply that is dropped has been cancelled.
         sequence = self.sequence
         if sequence is not None and not sequence.is_recorded:
-            self._scheduler.worker.soon(partial(self._scheduler.drop, sequence, "cancelled"))
+            self._scheduler.worker.soon(partial(self._scheduler.drop, [sequence], "cancelled"))
 
 
 class TokenEvents(Iterator[TokenEvent], AsyncIterator[TokenEvent]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from time import perf_counter
@@ -119,20 +119,22 @@ class Scheduler(Workload[TextSequence]):
         """End a reply; tokens that its reader has not taken are dropped."""
         # A cancel that came between two decodes ends here, not in the next reply.
         self.target.resume()
-        n_ahead = sequence.end(reason, error)
-        text = sequence.place or self.texts.idle(sequence.context.session)
-        if text is not None and n_ahead:
-            with suppress(Closed):
-                text.replace(max(0, len(text.text) - n_ahead), ())
-        self._leave(sequence)
+        try:
+            n_ahead = sequence.end(reason, error)
+            text = sequence.place or self.texts.idle(sequence.context.session)
+            if text is not None and n_ahead:
+                with suppress(Closed):
+                    text.replace(max(0, len(text.text) - n_ahead), ())
+        finally:
+            self._leave(sequence)
 
-    def drop(self, sequence: TextSequence, reason: str) -> None:
-        """End a reply that nobody reads on."""
-        if not sequence.is_recorded:
-            try:
-                self.end(sequence, reason)
-            finally:
-                sequence.record()
+    def drop(self, sequences: Sequence[TextSequence], reason: str, error: BaseException | None = None) -> None:
+        """End replies that nobody reads on, and let their conversations keep them."""
+        with ExitStack() as ends:
+            for sequence in sequences:
+                if not sequence.is_recorded:
+                    ends.callback(sequence.record)
+                    ends.callback(self.end, sequence, reason, error)
 
     def stop(self, sequence: TextSequence) -> None:
         """Interrupt what the models compute, if it is for this reply; from any thread."""
@@ -148,8 +150,7 @@ class Scheduler(Workload[TextSequence]):
 
         def end_all() -> None:
             try:
-                for sequence in [*self._live, *self._waiting]:
-                    self.drop(sequence, "cancelled")
+                self.drop([*self._live, *self._waiting], "cancelled")
             finally:
                 then()
 
@@ -225,7 +226,10 @@ class Scheduler(Workload[TextSequence]):
         """End replies that were cancelled, or whose time is up; whether there was one."""
         over = [each for each in (*self._live, *self._waiting) if each.claim.has_to_stop]
         for sequence in over:
-            self.drop(sequence, sequence.claim.reason)
+            try:
+                self.drop([sequence], sequence.claim.reason)
+            except Exception as error:
+                sequence.fail(error)
         return bool(over)
 
     def _goes_on(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> bool:
@@ -388,7 +392,14 @@ class Scheduler(Workload[TextSequence]):
     ) -> None:
         """A reply has ended by itself."""
         sequence.finish(reason, self._explained(error) if error is not None else None)
-        self._leave(sequence)
+        self._let_go(sequence)
+
+    def _let_go(self, sequence: TextSequence) -> None:
+        """``_leave`` in a step: what fails there is for the reader of this reply, and for no other."""
+        try:
+            self._leave(sequence)
+        except Exception as error:
+            sequence.fail(error)
 
     def _leave(self, sequence: TextSequence) -> None:
         """Nothing more is written of a reply: its text is kept for whom it belongs to."""
@@ -544,7 +555,7 @@ class Scheduler(Workload[TextSequence]):
             if sequence in failed:
                 self._finished(sequence, error=failed[sequence])
             elif sequence.is_over:
-                self._leave(sequence)
+                self._let_go(sequence)
 
     def _decoded(self, texts: Sequence[Speculator], prepared: list[Prepared]) -> tuple[list[Prepared], list[Logits]]:
         """Decode what is prepared, without drafts where these lack cells that other texts of the decode have."""

@@ -79,7 +79,7 @@ class Claim:
 
     def begin_reading(self, reader: Reader) -> None:
         """Somebody waits for a piece."""
-        self.reader, self.is_read = reader, True
+        self.reader, self.is_read, self._unread_since = reader, True, monotonic()
         self._deadline.start()
 
     def end_reading(self) -> None:
@@ -91,7 +91,7 @@ class Claim:
         own = self._parent or self
         if any(reader.blocks(own.reader) for reader in readers):
             return True
-        return not own.is_read and monotonic() - own._unread_since >= patience_s
+        return monotonic() - own._unread_since >= patience_s
 
 
 class Step(NamedTuple):
@@ -268,6 +268,10 @@ class Sequence:
         self.stop_reason = "error" if error is not None else reason or self.stop_reason
         self._append(error=error, drawn=self.sampler.state(), is_written=True)
 
+    def fail(self, error: BaseException) -> None:
+        """Tell its reader an error that came after its end."""
+        self._append(error=error)
+
     def notice(self, sentence: str, *, departs: bool = False) -> None:
         """Tell the reader something; see ``Notice``."""
         if departs:
@@ -335,12 +339,13 @@ class Sequence:
                 self._cut(self._n_read)
             self._log.clear()
             self._log.extend(kept)
-            self.stop_reason, self.is_over = reason, True
+            self.stop_reason = reason
             self._flush()
             piece = "".join(self._ready)
             self._ready.clear()
             events = self._events.take() if self._events is not None else []
             self._fold(Step(self._n_read, piece, events, finish_reason=reason, error=error))
+            self.is_over = True
         return n_ahead
 
     def refuse(self, error: BaseException) -> None:

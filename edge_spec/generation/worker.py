@@ -103,8 +103,6 @@ class Worker(Generic[A]):
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._end: Callable[[], object] = lambda: None
-        # Held by the worker while it works.
-        self._working = threading.Lock()
         self._holder: int | None = None
         self._is_closed = False
         if looks_after_memory:
@@ -136,9 +134,11 @@ class Worker(Generic[A]):
         try:
             self._post(wait)
             self._acquire(woken)
-        except BaseException:
+        except BaseException as error:
             wait.is_left = True
-            raise
+            # Closing has ended what is waited for.
+            if not (isinstance(error, Closed) and wait.is_over):
+                raise
         if wait.error is not None:
             raise wait.error
 
@@ -162,6 +162,10 @@ class Worker(Generic[A]):
         try:
             self._post(wait)
             await woken
+        except Closed:
+            # Closing has ended what is waited for.
+            if not wait.is_over:
+                raise
         finally:
             wait.is_left = True
         if wait.error is not None:
@@ -195,20 +199,37 @@ class Worker(Generic[A]):
         finally:
             over.release()
 
+    def do(self, work: Callable[[], object]) -> None:
+        """Do something between two steps and wait for it; a signal interrupts the wait, never the work.
+
+        Raises:
+            UnfinishedReply, Closed: as ``pause``. Whatever ``work`` raises.
+        """
+        done, failed = threading.Lock(), list[BaseException]()
+        done.acquire()
+
+        def job() -> None:
+            try:
+                work()
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                done.release()
+
+        self._post(job)
+        self._acquire(done)
+        if failed:
+            raise failed.pop()
+
     def soon(self, work: Callable[[], object]) -> None:
-        """Do something at once if nothing is computed, else after the present step.
+        """Do something after the present step; at once if nothing was ever computed, or never will be.
 
         Never waits, so that it may be called wherever Python collects garbage.
         """
-        if not self._working.acquire(blocking=False):
-            self._inbox.put(work)
-            return
-        try:
-            self._holder = threading.get_ident()
+        if self._thread is None or not self._thread.is_alive():
             work()
-        finally:
-            self._holder = None
-            self._working.release()
+        else:
+            self._inbox.put(work)
 
     def close(self, then: Callable[[], object]) -> None:
         """Do ``then`` after the present step, once, and end the thread. Called from that thread, it does not wait."""
@@ -237,9 +258,8 @@ class Worker(Generic[A]):
             raise UnfinishedReply("a round of this model")
         if self._is_closed:
             raise Closed("the model")
-        if self._thread is None:
-            self._start()
-        elif not self._thread.is_alive():
+        self._start()
+        if self._thread is None or not self._thread.is_alive():
             # It has ended with its workload, or this process was forked.
             raise Closed("the model")
         self._inbox.put(message)
@@ -260,30 +280,33 @@ class Worker(Generic[A]):
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
-                thread = threading.Thread(
+                self._thread = thread = threading.Thread(
                     target=_run,
-                    args=(self._inbox, self._working, self._workload, self._looks_after_memory),
+                    args=(self._inbox, self._workload, self._looks_after_memory),
                     name="edge-spec",
                     daemon=True,
                 )
                 workload = self._workload()
                 assert workload is not None
                 # At the end of the program as well: a thread must not be inside a library that is being taken down.
-                self._end = weakref.finalize(workload, _stop, self._inbox, thread)
-                thread.start()
-                self._thread = thread
+                self._end = end = weakref.finalize(workload, _stop, self._inbox, thread)
+                try:
+                    thread.start()
+                except Exception:
+                    self._thread = None
+                    end.detach()
+                    raise
 
 
 def _stop(inbox: SimpleQueue[_Message], thread: threading.Thread) -> None:
     inbox.put(None)
     # The thread itself may have been the last to hold the workload.
-    if thread is not threading.current_thread():
+    if thread is not threading.current_thread() and thread.ident is not None:
         thread.join()
 
 
 def _run(
     inbox: SimpleQueue[_Message],
-    working: threading.Lock,
     found: weakref.ref[Workload[Any]],
     looks_after_memory: bool,
 ) -> None:
@@ -294,13 +317,12 @@ def _run(
         workload = found()
         if workload is None:
             return
-        with working:
-            if not messages:
-                was_logged = _look_after(workload, was_logged)
-            elif not _serve(workload, messages, inbox):
-                # What came too late has to be told so, too.
-                _serve(workload, [*_received(inbox, 0), None], inbox)
-                return
+        if not messages:
+            was_logged = _look_after(workload, was_logged)
+        elif not _serve(workload, messages, inbox):
+            # What came too late has to be told so, too.
+            _serve(workload, [*_received(inbox, 0), None], inbox)
+            return
         del workload, messages
 
 
@@ -323,22 +345,24 @@ def _serve(workload: Workload[Any], messages: list[_Message], inbox: SimpleQueue
                 waits.append(message)
             elif message is not None:
                 _done(message)
+                # It may have closed the model: nobody is served before the inbox is empty.
+                messages += _received(inbox, 0)
+        waits = [wait for wait in waits if not wait.is_left and not _is_woken(wait)]
         if None in messages:
             for wait in waits:
                 _fail(wait, Closed("the model"))
             return False
-        waits = [wait for wait in waits if not wait.is_left and not _is_woken(wait)]
         if not waits:
             return True
         worked = True
         try:
             worked = workload.step(waits)
         except BaseException as error:
-            # It is for those whose texts have ended with it; if there are none, for all that wait.
-            told = [wait for wait in waits if wait.is_over] or waits
-            waits = [wait for wait in waits if wait not in told]
-            for wait in told:
-                _fail(wait, error)
+            # Those whose texts have ended with it find it in their logs. If there are none, all that wait are told.
+            if not any(wait.is_over for wait in waits):
+                for wait in waits:
+                    _fail(wait, error)
+                waits = []
         messages = _received(inbox, 0 if worked else _RECHECK_S)
 
 

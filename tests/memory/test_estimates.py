@@ -115,7 +115,7 @@ from edge_spec.memory import usage
 weights = LlamaWeights(Path(sys.argv[1]))
 before = usage().anonymous_bytes
 settings = LlamaSettings(n_ctx=1024, n_threads=1, max_rows=2, prefill_chunk=int(sys.argv[2]), kv_k="q8_0", kv_v="f16")
-model = lone_text(open_llama(weights, settings, file="x", cache_dir=None)[0])
+model = open_llama(weights, settings, file="x", cache_dir=None)[0]
 print(usage().anonymous_bytes - before)
 """
 
