@@ -53,7 +53,7 @@ def opener(
     notes: tuple[str, ...] = (),
     falls_back: str = "",
     n_ctx: int = 200,
-    random_limits: bool = False,
+    draws_limits: bool = False,
     limit: int = 4,
 ) -> Callable[[str], TextModel]:
     """Opens table models; some may have a table of their own, a kernel that rounds, or only plain decoding."""
@@ -61,7 +61,7 @@ def opener(
     def open_model(mode: str) -> TextModel:
         actual = "off" if mode == falls_back else mode
         target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx, distort=distort)
-        next_limit = random_limits(6) if random_limits else (lambda: limit)
+        next_limit = random_limits(6) if draws_limits else (lambda: limit)
         return TextModel(
             Target(Speculator(target, drafter(actual))), next_limit, LetterTokenizer(end=4), mode=actual, notes=notes
         )
@@ -78,9 +78,9 @@ def comparisons(open_model: Callable[[str], TextModel], modes: Sequence[str] = M
 # --- check
 
 
-@pytest.mark.parametrize("random_limits", [False, True])
-def test_drafts_that_are_verified_make_no_difference(random_limits: bool) -> None:
-    found = comparisons(opener(random_limits=random_limits))
+@pytest.mark.parametrize("draws_limits", [False, True])
+def test_drafts_that_are_verified_make_no_difference(draws_limits: bool) -> None:
+    found = comparisons(opener(draws_limits=draws_limits))
     assert [each.first_difference for each in found] == [None] * len(found)
     assert {(each.mode, each.prompt, each.temperature) for each in found} == {
         (mode, prompt, temperature) for mode in MODES for prompt in range(4) for temperature in (0.0, 0.7, 1.0)
