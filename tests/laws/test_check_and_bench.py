@@ -16,7 +16,7 @@ from edge_spec import TextModel
 from edge_spec.cli import main
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.evaluation.bench import bench
-from edge_spec.evaluation.check import Comparison, Unchecked, check
+from edge_spec.evaluation.check import Comparison, Unchecked, check, random_limits
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
