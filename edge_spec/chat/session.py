@@ -318,7 +318,7 @@ class ChatSession:
 
     @property
     def _conversation(self) -> Conversation:
-        """What has been said, with what was written of an answer that nobody refers to any more."""
+        """Return the conversation, including what was written of an answer that the caller dropped."""
         sequence = self._sequence() if self._sequence is not None else None
         if sequence is not None and not sequence.is_recorded and self._last_reply() is None:
             self._model.texts.settle()

@@ -1,4 +1,4 @@
-"""What is read piece by piece while a worker writes it, by threads and by tasks of event loops."""
+"""Iterates over replies, in threads and in event loops, while the worker writes them."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class Sequence:
 
     @property
     def n_ahead(self) -> int:
-        """How many tokens it is ahead of its reader."""
+        """Number of tokens that its reader has not taken."""
         return len(self._tokens) - self._n_read
 
     # --- writing it
@@ -373,7 +373,7 @@ class Sequence:
 
     @property
     def n_news(self) -> float:
-        """How many steps there are to take; infinite if it has ended."""
+        """Number of steps to take; infinite if it has ended."""
         return inf if self.is_over else len(self._log)
 
     @property

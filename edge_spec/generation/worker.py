@@ -27,11 +27,11 @@ _SIGNALS_S = 0.2
 
 
 class Awaited(Protocol):
-    """What somebody may wait for."""
+    """A text whose steps a reader can wait for."""
 
     @property
     def n_news(self) -> float:
-        """How many steps there are that nobody has taken; infinite at the end."""
+        """Number of steps that the reader has not taken; infinite once the text has ended."""
 
 
 A = TypeVar("A", bound=Awaited)
@@ -70,7 +70,7 @@ class Wait(Generic[A]):
 
 
 class Workload(ABC, Generic[A]):
-    """What a worker does."""
+    """The work of a worker: steps, and memory between them."""
 
     @abstractmethod
     def step(self, waits: Sequence[Wait[A]]) -> bool:
@@ -82,7 +82,7 @@ class Workload(ABC, Generic[A]):
 
 
 _Message: TypeAlias = Wait[Any] | Callable[[], object] | None
-"""Somebody waits, something is to be done between two steps, or the worker ends."""
+"""A reader's wait, a job to run between two steps, or None to end the thread."""
 
 
 class Worker(Generic[A]):
