@@ -65,7 +65,7 @@ def sound() -> ModelFile:
 
 
 @pytest.mark.parametrize("base", ["llama", "qwen2"])
-def test_what_ends_a_process_only_when_it_computes_is_refused(base: str, tmp_path: Path, others: Others) -> None:
+def test_a_file_under_the_name_of_another_architecture_is_refused(base: str, tmp_path: Path, others: Others) -> None:
     write_gguf(tmp_path / "base.gguf", architecture=base, biases=base == "qwen2")
     model = read_gguf(tmp_path / "base.gguf")
     renamed = {key.replace(f"{base}.", "paddleocr.", 1): value for key, value in model.values.items()}
