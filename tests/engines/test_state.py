@@ -138,12 +138,12 @@ def test_a_second_text_finds_no_trace_of_the_first(cases: st.SearchStrategy[Any]
 
 def check_cache(model: LlamaPath, n_past: int) -> None:
     """Cells 0 to ``n_past`` of sequence 0, and no other sequence alive."""
-    c, memory = library().c, model.context.memory
+    c, memory = library().c, model.pool.context.memory
     assert model.n_past == n_past
-    assert not model._pending
+    assert not model.pending
     assert c.llama_memory_seq_pos_max(memory, 0) == n_past - 1
     assert c.llama_memory_seq_pos_min(memory, 0) == (0 if n_past else -1)
-    for other in range(1, context_parameters(model.settings).n_seq_max):
+    for other in range(1, context_parameters(model.pool.settings).n_seq_max):
         assert c.llama_memory_seq_pos_max(memory, other) == -1
 
 
@@ -234,7 +234,7 @@ def test_after_every_round_positions_and_sequences_agree_with_the_text(
     width = chance.randint(2, 5) if mode != "sequence" else 1
     leaf = ModelDrafter(draft, width=width, depth=chance.randint(1, 5), min_value=chance.choice([0.0, 0.1]))
     drafter = {"ngram": NgramDrafter(), "hierarchy": HierarchyDrafter(leaf, intermediate)}.get(mode, leaf)
-    prompt = target.context.weights.tokenize(chance.choice(prompts), add_special=True) * chance.choice([1, 1, 3])
+    prompt = target.pool.context.weights.tokenize(chance.choice(prompts), add_special=True) * chance.choice([1, 1, 3])
     sampling = SamplerSettings(seed=seed, temperature=chance.choice([0.0, 0.7, 1.0]), repeat_penalty=1.1)
     speculator = Speculator(target, drafter)
     speculator.begin(prompt, Sampler(sampling, prompt), reuse=False)
