@@ -17,6 +17,9 @@ from edge_spec.generation.sequence import Claim, Sequence
 
 __all__ = ["Readable"]
 
+_STEPS_AT_ONCE = 8
+"""Whoever reads to the end waits for so many steps: fewer wake-ups cost less."""
+
 Piece = TypeVar("Piece")
 
 
@@ -68,8 +71,17 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
             raise StopIteration
         return piece
 
-    def _next(self) -> Piece | None:
-        """Return the next piece, and wait for it; None at the end."""
+    def _read_on(self) -> None:
+        """Read to the end, for somebody who sees no piece before."""
+        self.claim.takes_all = True
+        try:
+            while self._next(_STEPS_AT_ONCE) is not None:
+                pass
+        finally:
+            self._has_read()
+
+    def _next(self, at_least: int = 1) -> Piece | None:
+        """Return the next piece, and wait for it, or for so many steps; None at the end."""
         claim = self.claim
         # Not in a context of a generator: Ctrl-C at its entry would leave it suspended, and this locked.
         try:
@@ -77,7 +89,8 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
                 try:
                     claim.begin_reading(claim.reader if claim.reader.is_this_thread else Reader.here())
                     while (piece := self.ready_piece()) is None and not self.is_complete:
-                        self._scheduler.worker.wait(self.sequences(), claim.reader)
+                        sequences = self.sequences()
+                        self._scheduler.worker.wait(sequences, claim.reader, _steps(sequences, at_least))
                     return piece
                 except BaseException as error:
                     self._end_by(error)
@@ -95,27 +108,48 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
         return self if again is None else _awaited(again)
 
     async def __anext__(self) -> Piece:
-        try:
-            while (piece := self.ready_piece()) is None and not self.is_complete:
-                await self.wait_async()
-        except Exception as error:
-            # Ending it may wait for a step, and the event loop must go on.
-            await in_a_thread(partial(self._end_by, error))
-            raise
+        piece = await self._next_async()
         if piece is None:
             raise StopAsyncIteration
         return piece
 
+    async def _read_on_async(self) -> None:
+        self.claim.takes_all = True
+        try:
+            while await self._next_async(_STEPS_AT_ONCE) is not None:
+                pass
+        finally:
+            self._has_read()
+
+    def _has_read(self) -> None:
+        self.claim.takes_all = False
+        # Where it was interrupted, nobody has handed out what was written last.
+        for sequence in self.sequences():
+            sequence.hand_out()
+
+    async def _next_async(self, at_least: int = 1) -> Piece | None:
+        try:
+            while (piece := self.ready_piece()) is None and not self.is_complete:
+                await self.wait_async(at_least)
+        except Exception as error:
+            # Ending it may wait for a step, and the event loop must go on.
+            await in_a_thread(partial(self._end_by, error))
+            raise
+        return piece
+
     async def wait_async(self, at_least: int = 1) -> None:
-        """Wait until there are so many steps of one of the sequences, or its end. A cancelled task cancels them."""
+        """Wait until there are so many steps of one of the sequences, or its end; single ones while there is no token.
+
+        A cancelled task cancels them.
+        """
         from asyncio import CancelledError
 
         claim = self.claim
         claim.begin_reading(Reader.here(awaits=True))
+        sequences = self.sequences()
         try:
-            await self._scheduler.worker.wait_async(self.sequences(), claim.reader, at_least)
+            await self._scheduler.worker.wait_async(sequences, claim.reader, _steps(sequences, at_least))
         except CancelledError:
-            claim.end_reading()
             # Ending it may wait for a step, and the event loop must go on.
             await self.aclose()
             raise
@@ -181,6 +215,11 @@ class Readable(Closing, Iterator[Piece], AsyncIterator[Piece]):
         """Stop, from any thread, and wait until it has stopped. What was read to its end stays as it is."""
         self.ask_to_stop()
         self.end("cancelled")
+
+
+def _steps(sequences: Sequences[Sequence], at_least: int) -> int:
+    """Return how many steps to wait for: while a prompt is read, its reader is told of each."""
+    return at_least if all(sequence.has_tokens for sequence in sequences) else 1
 
 
 async def _awaited(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:

@@ -175,10 +175,13 @@ class Replies(Readable[tuple[int, str]]):
             self.notices.append(sentence)
             self._on_notice(sentence)
 
-    def read(self, on_piece: Callable[[int, str], object] = lambda index, piece: None) -> list[str]:
+    def read(self, on_piece: Callable[[int, str], object] | None = None) -> list[str]:
         """Write all to the end, handing every piece to ``on_piece``; returns the texts."""
-        for index, piece in self:
-            on_piece(index, piece)
+        if on_piece is None:
+            self._read_on()
+        else:
+            for index, piece in self:
+                on_piece(index, piece)
         return self.texts
 
     def event_batches(self) -> Iterator[tuple[int, list[TokenEvent]]]:
@@ -196,6 +199,7 @@ class Replies(Readable[tuple[int, str]]):
             at_least: steps of one of them that are waited for, or its end: fewer wake-ups cost less.
         """
         self.tell_events()
+        self.claim.takes_all = at_least > 1
         try:
             while True:
                 while (piece := self.ready_piece()) is not None:
@@ -234,8 +238,7 @@ class Replies(Readable[tuple[int, str]]):
 
     async def aread(self) -> list[str]:
         """Write them to their ends; returns the texts. A coroutine, as tasks need it."""
-        async for _ in self:
-            pass
+        await self._read_on_async()
         return self.texts
 
     # --- ending them

@@ -109,10 +109,13 @@ class Reply(Readable[str]):
 
     # --- ways to read it
 
-    def read(self, on_piece: Callable[[str], object] = lambda piece: None) -> str:
+    def read(self, on_piece: Callable[[str], object] | None = None) -> str:
         """Write to the end, handing every piece to ``on_piece``; returns the whole text."""
-        for piece in self:
-            on_piece(piece)
+        if on_piece is None:
+            self._read_on()
+        else:
+            for piece in self:
+                on_piece(piece)
         return self.text
 
     def parts(self) -> Iterator[tuple[bool, str]]:
@@ -160,8 +163,7 @@ class Reply(Readable[str]):
 
     async def aread(self) -> str:
         """Write to the end; returns the whole text. A coroutine, as tasks need it: ``create_task(reply.aread())``."""
-        async for _ in self:
-            pass
+        await self._read_on_async()
         return self.text
 
     # --- what has been written

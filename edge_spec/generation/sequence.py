@@ -51,12 +51,14 @@ class Claim:
     Attributes:
         reader: who reads.
         is_read: somebody waits for a piece now.
+        takes_all: somebody reads it to its end, several steps at a time: what is written counts as read.
         is_cancelled: nobody wants any more of it.
     """
 
     def __init__(self, timeout: float | None, parent: Claim | None = None) -> None:
         self.reader = Reader.here()
         self.is_read = self.is_cancelled = False
+        self.takes_all = False
         self._parent = parent
         self._deadline = Deadline(timeout)
         self._unread_since = monotonic()
@@ -328,6 +330,8 @@ class Sequence:
     def end(self, reason: str, error: BaseException | None = None) -> int:
         """End it where its reader is, unless it has ended there by itself; returns how many tokens it was ahead."""
         with self._lock:
+            if (self.claim.group or self.claim).takes_all:
+                self._take_written()
             n_ahead = self.n_ahead
             if self.is_over and not n_ahead:
                 while self.take() is not None:
@@ -347,6 +351,16 @@ class Sequence:
             self._fold(Step(self._n_read, piece, events, finish_reason=reason, error=error))
             self.is_over = True
         return n_ahead
+
+    def _take_written(self) -> None:
+        """Take all but what the reader has to be told."""
+        steps = [*self._log]
+        self._log.clear()
+        for step in steps:
+            if step.notice is None:
+                self._fold(step)
+            else:
+                self._log.append(step)
 
     def refuse(self, error: BaseException) -> None:
         """End it before anything of it is written."""

@@ -121,8 +121,8 @@ class Worker(Generic[A]):
 
     # --- for readers
 
-    def wait(self, sequences: Sequence[A], reader: Reader) -> None:
-        """Wait until one of some sequences has something new; a signal may interrupt it.
+    def wait(self, sequences: Sequence[A], reader: Reader, at_least: int = 1) -> None:
+        """Wait until there are so many steps of one of some sequences, or its end; a signal may interrupt it.
 
         Raises:
             Closed: the worker is closed, or this process was forked from the one that has it.
@@ -130,7 +130,7 @@ class Worker(Generic[A]):
         """
         woken = threading.Lock()
         woken.acquire()
-        wait = Wait(sequences, reader, woken.release)
+        wait = Wait(sequences, reader, woken.release, at_least=at_least)
         try:
             self._post(wait)
             self._acquire(woken)
@@ -143,7 +143,7 @@ class Worker(Generic[A]):
             raise wait.error
 
     async def wait_async(self, sequences: Sequence[A], reader: Reader, at_least: int = 1) -> None:
-        """``wait`` for event loops, until there are so many steps of one of them, or its end."""
+        """``wait`` for event loops."""
         from asyncio import get_running_loop
 
         loop = get_running_loop()

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -134,16 +135,18 @@ def test_readers_that_wait_are_told_when_the_model_is_closed() -> None:
     assert ended == ["cancelled"] * 4
 
 
-def test_a_wait_that_is_interrupted_leaves_the_reply_where_it_was() -> None:
-    class Interrupt(BaseException):
-        pass
+class Interrupt(BaseException):
+    """Strikes a thread as Ctrl-C strikes the main one."""
 
-    def strike(thread: threading.Thread) -> None:
-        import ctypes
 
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt))
+def strike(thread: threading.Thread) -> None:
+    import ctypes
 
     assert sys.implementation.name == "cpython"
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt))
+
+
+def test_a_wait_that_is_interrupted_leaves_the_reply_where_it_was() -> None:
     with text_model() as model:
         reply = model.generate("ab", seed=1, max_tokens=100_000, ignore_eos=True)
         found: list[str] = []
@@ -164,3 +167,39 @@ def test_a_wait_that_is_interrupted_leaves_the_reply_where_it_was() -> None:
         assert reply.finish_reason == "cancelled"
         assert "".join(found[:-1]) in reply.text + reply.sequence.held
         assert isinstance(model, TextModel) and asked(model).read() == WHOLE
+
+
+@pytest.mark.parametrize("way", ["Ctrl-C", "cancelled", "timeout", "cancelled task"])
+def test_what_was_written_of_a_reply_that_is_read_at_once_is_kept(way: str) -> None:
+    """Its reader is not woken by every token, and nothing is lost if it is never woken again."""
+    with text_model() as model:
+        timeout = 0.5 if way == "timeout" else None
+        reply = model.generate("ab", seed=1, max_tokens=100_000, ignore_eos=True, timeout=timeout)
+
+        def read() -> None:
+            with suppress(Interrupt):
+                reply.read()
+
+        async def cancelled() -> None:
+            task = asyncio.create_task(reply.aread())
+            while len(reply.token_ids) <= 20:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        if way == "cancelled task":
+            run(cancelled())
+        else:
+            thread = threading.Thread(target=read, daemon=True)
+            thread.start()
+            wait_until(lambda: len(reply.token_ids) > 20)
+            if way == "Ctrl-C":
+                strike(thread)
+            elif way == "cancelled":
+                reply.cancel()
+            thread.join(60)
+        assert reply.finish_reason == ("timeout" if way == "timeout" else "cancelled")
+        n = len(reply.token_ids)
+        assert n == model.rows["text"]
+        assert reply.text == reply.content == model.generate("ab", seed=1, max_tokens=n, ignore_eos=True).read()
