@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hunter import hunt
 from playing import Outcome
+from stories import interrupted
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 
@@ -29,6 +30,14 @@ def test_the_first_stories_have_no_difference(tmp_path: Path) -> None:
     assert left == 6
     for kind in ("engine onnx", "engine llama", "asked chat", "asked several", "asked reply", "ended length"):
         assert counts[kind] > 3, kind
+
+
+def test_a_conversation_that_is_interrupted_has_no_difference(tmp_path: Path) -> None:
+    finds: list[str] = []
+    counts, left = hunt(range(1), 600.0, finds.append, tmp_path, minimizing_s=0, draw=interrupted)
+    assert not finds
+    assert left == 1
+    assert counts["engine llama"] > 8 and counts["asked chat"] > 8
 
 
 def test_a_reply_that_was_cancelled_is_a_beginning() -> None:
