@@ -233,17 +233,15 @@ class Worker(Generic[A]):
 
     def close(self, then: Callable[[], object]) -> None:
         """Do ``then`` after the present step, once, and end the thread. Called from that thread, it does not wait."""
-        if self._is_closed:
-            return
         if self.is_here:
             self._inbox.put(lambda: self._close(then))
             return
-        try:
-            with self.pause():
-                self._close(then)
-        except Closed:
-            return
+        with suppress(Closed), self.pause():
+            self._close(then)
         self._end()
+        if self._thread is not None:
+            # Another thread may be closing it.
+            self._thread.join()
 
     def _close(self, then: Callable[[], object]) -> None:
         if not self._is_closed:

@@ -135,6 +135,29 @@ def test_readers_that_wait_are_told_when_the_model_is_closed() -> None:
     assert ended == ["cancelled"] * 4
 
 
+def test_whoever_closes_a_model_finds_it_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while another thread is closing it."""
+    closing, go_on, done = threading.Event(), threading.Event(), list[str]()
+    monkeypatch.setattr(TablePool, "close", lambda pool: (closing.set(), go_on.wait(60), done.append("closed")))
+    model = text_model()
+    assert asked(model).read() == WHOLE
+
+    def close() -> None:
+        model.close()
+        done.append("returned")
+
+    threads = [threading.Thread(target=close, daemon=True) for _ in range(2)]
+    threads[0].start()
+    assert closing.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert not done
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert done[0] == "closed" and done.count("returned") == 2
+
+
 class Interrupt(BaseException):
     """Strikes a thread as Ctrl-C strikes the main one."""
 
