@@ -121,8 +121,9 @@ class _Verbs(click.Group):
 
             # Click knows no verbs, and older versions suggest none.
             near = get_close_matches(args[0], self.list_commands(ctx), n=1)
-            error.message = f"{error.message.rstrip('.')}. Did you mean {near[0]!r}?" if near else error.message
-            raise
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message.rstrip('.')}. Did you mean {near[0]!r}?", ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = verb(cmd_name)
