@@ -114,7 +114,16 @@ class _Verbs(click.Group):
         # Check before a verb's file imports a library that would end the process.
         if not ctx.resilient_parsing and args[0] != "completion":
             require_surroundings()
-        return super().resolve_command(ctx, args)
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            # Click knows no verbs, and older versions suggest none.
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message.rstrip('.')}. Did you mean {near[0]!r}?", ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = verb(cmd_name)

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ _MOST_GROWTH = 64
 
 _LONG_TEXT = 1 << 11
 """Letters from which on a text may take long."""
+
+_MOST_OF_RUNS = 16_384
+"""In a row; of shorter runs more in all. A pattern of a published tokenizer then takes four seconds."""
+
+_RUN = re.compile(r"[^\W_]{256,}|\s{256,}")
+"""Of letters and digits, or of white space; shorter runs cost nothing beside the rest of a text."""
+
 
 _OWN_BYTES = 3 << 20
 """Bytes that the library takes for the first text: patterns, and cached words."""
@@ -94,6 +102,7 @@ class JsonTokenizer(KnownTokens):
             # Only the decoder: the whole file, parsed in Python, would take as much memory again.
             decoder = json.loads(state()) if (state := getattr(self._tokenizer.decoder, "__getstate__", None)) else None
             unbounded = why_not_bounded(self._tokenizer)
+            self._has_patterns = '"Regex"' in settings
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
             # A text that no vocabulary has finds tokenizers whose unknown token does not exist.
@@ -149,13 +158,14 @@ class JsonTokenizer(KnownTokens):
             PromptError: the text contains lone surrogates, or the library cannot read it.
         """
         require_unicode(text)
+        if len(text) >= _LONG_TEXT and self._has_patterns:
+            self._require_short_runs(text)
         with self._encoding:
             self._tokenizer.encode_special_tokens = not controls
             try:
                 if len(text) < _LONG_TEXT:
                     return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
-                # Patterns of some published tokenizers take the square of a run of letters or digits. Only for several
-                # texts does the library let other threads go on meanwhile.
+                # Only for several texts does the library let other threads go on meanwhile.
                 (found,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special)
                 return list(found.ids)
             except BaseException as error:
@@ -163,6 +173,18 @@ class JsonTokenizer(KnownTokens):
                     raise
                 said = (str(error).splitlines() or ["it gives no reason"])[0][:200]
                 raise PromptError(f"{self._name} cannot turn this text into tokens: {said}") from None
+
+    def _require_short_runs(self, text: str) -> None:
+        """Raise if a text has long runs of what patterns of published tokenizers take the square of: they look from
+        each digit or space to the end of the run."""
+        squares = 0
+        for found in _RUN.finditer(text):
+            alike = groupby(found[0], lambda letter: letter.isnumeric() or letter.isspace())
+            squares += sum(sum(1 for _ in run) ** 2 for is_counted, run in alike if is_counted)
+        if squares > _MOST_OF_RUNS**2:
+            n = math.isqrt(squares)
+            said = f"it has digits or spaces in a row, like {n:,} at once, and {_MOST_OF_RUNS:,} are read"
+            raise PromptError(f"{self._name} cannot turn this text into tokens: {said}", hint="put other text between")
 
     def _read_bytes(self, token: int, *, special: bool = False) -> bytes:
         added = self._added.get(token)

@@ -41,6 +41,7 @@ class ModelFile:
         sources: the layer whose keys and values each layer reads; empty where all read their own.
         experts: how many a layer with experts has, and how many of them a row uses; 0 where there are none.
         n_ctx_train: context it was trained for; 0 if the file does not say.
+        n_positions: rows of its table of positions, without which no token is computed; 0 if it has none.
         n_vocab: columns of a row of logits.
         state_bytes: the states of its recurrent layers, for one text; 0 if it has none. Some architectures have a
             little more.
@@ -94,6 +95,7 @@ class ModelFile:
     head_dims: tuple[int, ...] = ()
     sources: tuple[int, ...] = ()
     experts: tuple[int, int] = (0, 0)
+    n_positions: int = 0
 
     @property
     def cell_widths(self) -> list[tuple[int, int]]:

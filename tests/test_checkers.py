@@ -19,6 +19,7 @@ pytest.importorskip("basedpyright")
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 TYPING = ROOT / "tests" / "typing"
+PROGRAMS = ("program.py", "window.py", "client.py")
 MARK = re.compile(r"  # type: ignore\[.*")
 
 
@@ -70,12 +71,13 @@ def test_mypy_reads_an_installation(python: Path, tmp_path: Path) -> None:
         "--cache-dir",
         tmp_path / "cache",
     ]
-    files = [shutil.copy(TYPING / name, tmp_path) for name in ("program.py", "options.py")]
-    assert checked([*command, *files], tmp_path).strip() == "Success: no issues found in 2 source files"
+    files = [shutil.copy(TYPING / name, tmp_path) for name in (*PROGRAMS, "options.py")]
+    assert checked([*command, *files], tmp_path).strip() == "Success: no issues found in 4 source files"
 
 
 def test_pyright_reads_an_installation(python: Path, tmp_path: Path) -> None:
-    shutil.copy(TYPING / "program.py", tmp_path)
+    for name in PROGRAMS:
+        shutil.copy(TYPING / name, tmp_path)
     (tmp_path / "options.py").write_text(MARK.sub("", (TYPING / "options.py").read_text("utf-8")), encoding="utf-8")
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "pythonVersion": "3.11"}))
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", python, "-p", tmp_path]

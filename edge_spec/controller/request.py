@@ -168,6 +168,8 @@ def _request(asked: LoadOptions, mode: Mode, files: dict[str, ModelFile], *, not
     target, limit = files["target"], asked.draft_limit
     wanted = asked.n_ctx or asked.min_n_ctx
     settings = settings_of(wanted or _n_ctx(target), asked.settings)
+    most = _most_n_ctx(files.values(), settings, wanted, "n_ctx" if asked.n_ctx else "min_n_ctx")
+    settings = replace(settings, n_ctx=min(settings.n_ctx, most or settings.n_ctx))
     chosen = {role: _engines(role, file, asked, settings) for role, file in files.items()}
     why_plain = why_not_draft(chosen["target"][0], target, mode)
     plainly = ""
@@ -186,7 +188,7 @@ def _request(asked: LoadOptions, mode: Mode, files: dict[str, ModelFile], *, not
         fixed=frozenset(asked.settings),
         modes=(mode, *fallbacks(mode)) if asked.speculation == "auto" and asked.next_limit is None else (mode,),
         min_n_ctx=settings.n_ctx if wanted else _MIN_N_CTX,
-        max_n_ctx=_n_ctx(target, limit=False) if asked.min_n_ctx else 0,
+        max_n_ctx=(most or _n_ctx(target, limit=False)) if asked.min_n_ctx else 0,
         n_texts=asked.texts,
         draft_limit=limit,
         next_limit=asked.next_limit,
@@ -283,6 +285,29 @@ def _n_ctx(target: ModelFile, *, limit: bool = True) -> int:
     """Return the context that a model was trained for, up to the default if there is a ``limit``."""
     trained = target.n_ctx_train or DEFAULT_N_CTX
     return min(trained, DEFAULT_N_CTX) if limit else trained
+
+
+def _most_n_ctx(files: Iterable[ModelFile], settings: ModelSettings, wanted: int | None, argument: str) -> int | None:
+    """Return the longest context in which every token, of drafts too, has a position; None if no model lists them.
+
+    Raises:
+        SettingsError: a longer one is wanted. UnsupportedModel: there is none.
+    """
+    file = min((each for each in files if each.n_positions), key=lambda each: each.n_positions, default=None)
+    if file is None:
+        return None
+    room = settings.n_cells - settings.n_ctx
+    most = file.n_positions - room
+    if most < 2:
+        raise UnsupportedModel(
+            f"{file.path} knows {file.n_positions} positions, and drafts may need {room}", hint="choose another model"
+        )
+    if wanted and wanted > most:
+        known = f"{file.path.name} knows {file.n_positions} positions, of which drafts may need {room}"
+        instead = Arguments({argument: most})
+        hint = Sentence("use {instead} or less", instead=instead)
+        raise SettingsError(f"is {wanted}, and {known}", argument=argument, hint=hint)
+    return most
 
 
 def _engines(role: str, file: ModelFile, asked: LoadOptions, settings: ModelSettings) -> tuple[tuple[Engine, ...], str]:

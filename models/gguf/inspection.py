@@ -24,6 +24,7 @@ __all__ = ["inspect_gguf", "read_vocabulary"]
 
 _SAMPLE_BYTES = 4096
 
+_POSITIONS = "position_embd.weight"
 _GROUPS = {"n_groups": "group_count", "n_groups_used": "group_used_count"}
 
 _DIFFUSION = frozenset(("dream", "llada", "llada-moe", "rnd1"))
@@ -91,6 +92,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         head_dim_k=facts.optional("attention.key_length", head_dim),
         head_dim_v=facts.optional("attention.value_length", head_dim),
         n_ctx_train=facts.optional("context_length", 0),
+        n_positions=next((each.shape[-1] for each in tensors if each.name == _POSITIONS), 0),
         n_vocab=_n_vocab(header, tensors, vocabulary, facts),
         state_bytes=state_bytes,
         latent_attention=_has_latent_attention(facts),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
 
 __all__ = ["SpecialTokens"]
 
@@ -28,7 +29,10 @@ class SpecialTokens:
         takes_before: frozenset[int] = frozenset(),
         takes_behind: frozenset[int] = frozenset(),
     ) -> None:
-        self._names = dict(sorted(names.items(), key=lambda item: -len(item[0].encode())))
+        self._names = dict(names)
+        self._ordered = sorted(names, key=lambda name: -len(name.encode()))
+        self._order = {name: place for place, name in enumerate(self._ordered)}
+        self._long = [place for place, name in enumerate(self._ordered) if len(name) > _LONG]
         self._takes_before, self._takes_behind = takes_before, takes_behind
         # By the first two characters: Gemma has runs of up to 31 spaces.
         lengths: dict[str, set[int]] = {}
@@ -55,9 +59,13 @@ class SpecialTokens:
         taken = bytearray(len(text))
         # Names at one position share a prefix, so shorter ones are tried only if longer ones do not fit.
         places: dict[str, list[int]] = {}
+        # Only names that may be there are looked at: Gemma has thousands.
+        queue = self._long.copy()
         for match in self._begin.finditer(text):
-            self._add_longest(places, text, match.start(), _LONG)
-        for name, token in self._names.items():
+            self._add_longest(places, queue, text, match.start(), _LONG)
+        while queue:
+            name = self._ordered[heappop(queue)]
+            token = self._names[name]
             known = sorted(places.pop(name, ())) if len(name) <= _LONG else _free_places(text, name, taken)
             for begin in known:
                 end = begin + len(name)
@@ -65,7 +73,7 @@ class SpecialTokens:
                     continue
                 # Taken ranges are at least as long, so they never lie within a name.
                 if taken[end - 1]:
-                    self._add_longest(places, text, begin, taken.find(1, begin) - begin)
+                    self._add_longest(places, queue, text, begin, taken.find(1, begin) - begin)
                     continue
                 if token in self._takes_before:
                     while begin and text[begin - 1] in _SPACE and not taken[begin - 1]:
@@ -76,12 +84,15 @@ class SpecialTokens:
                 taken[begin:end] = bytes([1]) * (end - begin)
                 yield begin, end, token
 
-    def _add_longest(self, places: dict[str, list[int]], text: str, at: int, most: int) -> None:
+    def _add_longest(self, places: dict[str, list[int]], queue: list[int], text: str, at: int, most: int) -> None:
         """Add a position to those of the longest name there with at most this many characters."""
         for begin in (text[at : at + 2], text[at]):
             for length in self._lengths.get(begin, ()):
                 if length <= most and (name := text[at : at + length]) in self._names:
-                    places.setdefault(name, []).append(at)
+                    if name not in places:
+                        places[name] = []
+                        heappush(queue, self._order[name])
+                    places[name].append(at)
                     return
 
 

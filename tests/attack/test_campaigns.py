@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import campaign
+from beside import require_short_delays
 from forked import forked
 from kinds import Kind
 from renamed_models import N_RENAMED
@@ -78,3 +81,22 @@ def test_a_loop_without_an_end_is_ended_by_what_it_computes() -> None:
 
     outcome = forked(work, seconds=3600.0, computing_s=1)
     assert outcome.fault(most_bytes=1 << 40) == "ended by SIGXCPU"
+
+
+def test_a_client_who_waits_for_the_preparation_of_another_is_found() -> None:
+    turn = threading.Lock()
+
+    def prepare(seconds: float) -> None:
+        with turn:
+            until = time.thread_time() + seconds
+            while time.thread_time() < until:
+                pass
+
+    def ask() -> None:
+        time.sleep(0.01)
+        with turn:
+            pass
+
+    require_short_delays(ask, lambda: prepare(0.05), "a light request")
+    with pytest.raises(AssertionError, match=r"another client waited .* beside a heavy request"):
+        require_short_delays(ask, lambda: prepare(0.8), "a heavy request")

@@ -152,3 +152,9 @@ def test_settings_are_files(text: str, leaves: Leaves, tmp_path: Path, monkeypat
     (tmp_path / "config.toml").write_text(text)
     monkeypatch.setenv("EDGE_SPEC_CONFIG", str(tmp_path / "config.toml"))
     assert "config.toml" in leaves(1, "run", "demo", "-p", "a")
+
+
+def test_a_mistyped_verb_is_answered_with_the_likely_one(leaves: Leaves) -> None:
+    assert "'chatt'. Did you mean 'chat'?" in leaves(2, "chatt")
+    assert "'lst'. Did you mean 'list'?" in leaves(2, "cache", "lst")
+    assert "mean" not in leaves(2, "xyzzy")

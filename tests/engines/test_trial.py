@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from gguf_files import write_gguf
 from hostile_gguf import read_gguf
+from position_tables import write_gpt2
 from published_models import publish
 from published_weights import read_weights
 
@@ -74,6 +76,16 @@ def test_a_file_under_the_name_of_another_architecture_is_refused(base: str, tmp
     with pytest.raises(UnsupportedModel):
         judged(file, tmp_path / "cache")
         LlamaWeights(file.path).close()
+
+
+def test_what_ends_a_process_only_when_it_computes_is_refused(tmp_path: Path, others: Others) -> None:
+    """llama.cpp loads a table of 8 positions and plans every operation; its operator ends the process at the ninth."""
+    files = {n: inspect(write_gpt2(tmp_path / f"{n}.gguf", n)) for n in (8, 512)}
+    with closing(LlamaWeights(files[8].path)) as weights:
+        weights.try_context(256, decodes=False)
+    judged(files[512], tmp_path / "cache")
+    with pytest.raises(UnsupportedModel, match=r"8\.gguf ends a process that reads it \(SIGABRT\)"):
+        judged(files[8], tmp_path / "cache")
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])

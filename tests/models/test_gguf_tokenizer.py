@@ -247,7 +247,7 @@ def test_a_text_of_plain_pairs_without_tokens_for_its_bytes_does_not_fail(tmp_pa
     assert opened(path).tokenize("a é a", add_special=True) == [1, 5, 3, 0, 5]
 
 
-def work(tokenizer: GGUFTokenizer, text: str) -> int:
+def work(tokenizer: GGUFTokenizer, text: str, *, controls: bool = True) -> int:
     """Return how many functions the interpreter calls for a text."""
     calls = 0
 
@@ -257,7 +257,7 @@ def work(tokenizer: GGUFTokenizer, text: str) -> int:
 
     sys.setprofile(count)
     try:
-        tokenizer.tokenize(text, add_special=True)
+        tokenizer.tokenize(text, add_special=True, controls=controls)
     finally:
         sys.setprofile(None)
     return calls
@@ -285,6 +285,34 @@ def test_many_different_names_take_time_in_proportion_to_them(tmp_path: Path) ->
     ours = opened(path)
     assert ours.tokenize("ab".join(reversed(names)), add_special=False)[::2] == [*range(len(names) + 2, 2, -1)]
     assert work(ours, "ab".join(names)) < 12 * work(ours, "ab".join(names[:200])) + 2000
+
+
+@pytest.mark.parametrize("controls", [True, False])
+@pytest.mark.parametrize("kind", ["llama", "gemma4"])
+def test_what_begins_thousands_of_names_costs_what_its_length_allows(kind: str, controls: bool, tmp_path: Path) -> None:
+    """As in Gemma's vocabularies: `<` begins 6,000 tokens that are looked for first, and runs of it are tokens."""
+
+    def written(n_names: int) -> Path:
+        runs = ["<" * n for n in range(1, 33)]
+        tokens = ["<unk>", "<s>", "</s>", *BYTES, *runs, "\u2581", *(f"<unused{n}>" for n in range(n_names))]
+        types = [2, 3, 3, *[6] * 256, *[1] * 33, *[4] * n_names]
+        scores = [-float(n) for n in range(len(tokens))] if kind == "llama" else None
+        merges = None if scores else [f"{run} {run}" for run in runs[:16]]
+        facts = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
+        path = tmp_path / f"{n_names}.gguf"
+        return write_vocabulary(path, kind, tokens, types=types, scores=scores, merges=merges, facts=facts)
+
+    few, many = opened(written(60)), opened(written(6000))
+    for ours in (few, many):
+        ours.tokenize("<", add_special=True, controls=controls)  # prepares the search
+    of_few, of_many, of_twice = (
+        work(ours, "<" * n, controls=controls) for ours, n in ((few, 5000), (many, 5000), (many, 10000))
+    )
+    assert of_many <= 1.1 * of_few
+    assert of_twice <= 2.2 * of_many
+    text = "<" * 300 + "<unused7>" + "<<unused8>>"
+    with closing(LlamaWeights(tmp_path / "6000.gguf", vocab_only=True)) as theirs:
+        assert many.tokenize(text, add_special=True) == theirs.tokenize(text, add_special=True)
 
 
 def test_texts_are_tokenized_in_several_threads_at_once(tmp_path: Path) -> None:

@@ -136,6 +136,19 @@ def test_other_threads_go_on_while_a_long_text_is_read(tmp_path: Path) -> None:
     assert n_steps > 20
 
 
+@pytest.mark.parametrize("piece", ["1", "\u00b2", " ", " \n"])
+def test_runs_of_which_a_pattern_takes_the_square_have_a_limit(piece: str, tmp_path: Path) -> None:
+    tokenizer = opened(tmp_path, {"pre_tokenizer": split(r"\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$))|\s+$")})
+    n = 16_384 // len(piece)
+    # What others take for a word, or of other letters, has no limit.
+    for text in (piece * 200 + "a", (piece * 200 + "a") * 100, "a" * 40_000, "a1" * 20_000, "-" * 40_000):
+        assert tokenizer.tokenize(text, add_special=False)
+    for text in (piece * (n + 1), "a" + piece * (n + 1) + "a", (piece * (n // 2) + "a") * 5):
+        with pytest.raises(PromptError, match=r"spaces in a row, like 1[68],\d{3} at once, and 16,384 are read; put"):
+            tokenizer.tokenize(text, add_special=False)
+    assert opened(tmp_path, {}).tokenize(piece * (n + 1), add_special=False)
+
+
 def test_short_and_long_texts_are_read_alike(tmp_path: Path) -> None:
     tokenizer = opened(tmp_path, {"post_processor": template(BEGIN, TEXT)})
     for n in (2047, 2048, 5000):
