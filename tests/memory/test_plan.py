@@ -112,6 +112,9 @@ def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
             plan("demo", memory=10 * MIB, draft_limit=limit, **asked)
         found = plan("demo", memory=caught.value.needed_bytes, draft_limit=limit, **asked)
         assert (found.chosen.choices["rows"], least.chosen.choices["rows"]) == (rows, 16)
+    longest: dict[str, Any] = {"held_bytes": HELD, "engine": "onnx", "draft_limit": 15}
+    fits = plan("demo", memory="1GiB", **longest).thresholds["fits"]
+    assert plan("demo", memory=fits, **longest).chosen.needed_bytes == fits
 
 
 @pytest.mark.parametrize(
