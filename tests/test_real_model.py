@@ -80,6 +80,27 @@ def test_every_mode_writes_what_the_model_writes_alone(
     assert all(len(reply) > 3 for reply in written[engine, "off"])
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_it_writes_several_texts_as_each_alone(engine: str, probe_cache: Path) -> None:
+    prompts = [*PROMPTS, "Why is the sky blue?", "Name three animals.", "Hi!"]
+    asked: dict[str, Any] = {"seed": 2, "max_tokens": 16}
+    with opened(probe_cache, engine=engine, speculation="off") as model:
+        assert model.followed["target"].model.pool.max_paths > 1
+        several = model.generate_many(prompts, **asked)
+        several.read()
+        found = [outcome(several[place]) for place in range(len(prompts))]
+        assert found == [outcome(model.generate(prompt, **asked)) for prompt in prompts]
+        answers = model.generate(prompts[1], n=3, **asked)
+        answers.read()
+        found = [outcome(answers[place]) for place in range(3)]
+        assert found == [outcome(model.generate(prompts[1], attempt=n, **asked)) for n in range(3)]
+
+
+def outcome(reply: Any) -> tuple[list[int], str, str | None]:
+    text = reply.read()
+    return reply.token_ids, text, reply.finish_reason
+
+
 def test_it_answers_in_words(written: dict[tuple[str, str], list[list[int]]], auto: TextModel) -> None:
     text = auto.prompts.detokenize(written["onnx", "off"][0])
     assert "sleep" in text.lower()
