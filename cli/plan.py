@@ -11,8 +11,10 @@ from edge_spec.cli.options import load_arguments, model_options, speculation_opt
 from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
 from edge_spec.cli.process import import_all
+from edge_spec.cli.wording import in_options
 from edge_spec.controller.candidates import Candidate
 from edge_spec.controller.plan import Plan
+from edge_spec.errors import Arguments, Sentence
 from edge_spec.loading import plan
 from edge_spec.memory import format_size, probe, reserve_bytes
 
@@ -66,7 +68,7 @@ def as_json(found: Plan) -> dict[str, Any]:
         "profile": dict(found.profile) if found.profile is not None else None,
         "chosen": _candidate(found.chosen),
         "runners_up": [_candidate(other) for other in found.runners_up],
-        "instead": {engine: _candidate(other) for engine, other in found.instead.items()},
+        "instead": [{"arguments": dict(each.arguments), **_candidate(each.candidate)} for each in found.instead],
         "thresholds": dict(found.thresholds),
         "least": {name: _least(found.least[name]) for name in found.thresholds},
         "speed_ups": found.speed_ups,
@@ -130,8 +132,9 @@ def _print(found: Plan) -> None:
         echo("\nother options that fit:")
         for other in found.runners_up:
             echo(f"  {_mib(other.needed_bytes)} MiB  {other.described}")
-        for engine, other in found.instead.items():
-            echo(f"  {_mib(other.needed_bytes)} MiB  with --engine {engine}: {other.described}")
+        for each in found.instead:
+            how = in_options(Sentence("with {options}", options=Arguments(each.arguments)))
+            echo(f"  {_mib(each.candidate.needed_bytes)} MiB  {how}: {each.candidate.described}")
     echo("\nsmallest budgets:")
     for name, n_bytes in found.thresholds.items():
         least = found.least[name]

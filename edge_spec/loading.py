@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
-from edge_spec.controller.candidates import STAGES, Candidate, Estimates, candidates, frugal, smallest_of
+from edge_spec.controller.alternatives import alternatives
+from edge_spec.controller.candidates import Candidate, Estimates, Estimators, frugal, smallest_of
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
 from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.options import LOAD_OPTIONS, LoadKeywords, LoadOptions, StrPath
-from edge_spec.controller.plan import Plan, choose, make_plan, measured, outlook
+from edge_spec.controller.plan import Plan, make_plan, measured, outlook
 from edge_spec.controller.request import Request, given_roles, request_of, request_of_files
 from edge_spec.engines.base import Engine, Opener
 from edge_spec.engines.registry import engines
@@ -32,7 +33,7 @@ from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import ModelFile, inspect, resolve, resolve_family
 from edge_spec.options import documented
-from edge_spec.speculation.modes import MODES
+from edge_spec.speculation.modes import MODES, Mode
 
 __all__ = ["AwaitedModel", "aload", "load", "plan", "plan_files", "possible_modes"]
 
@@ -76,7 +77,8 @@ def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Open
     """
     while True:
         budget = _with_libraries(budget_of(asked.memory_bytes))
-        planned = make_plan(request, budget, openers)
+        with Estimators() as estimators:
+            planned = make_plan(request, budget, openers, estimators)
         used = dict.fromkeys(planned.chosen.engines.values())
         new = [each for each in used if each.name not in budget.libraries]
         if _loaded() - budget.libraries - {each.name for each in new}:
@@ -178,8 +180,21 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
         pass  # nothing to do meanwhile: what it refuses is not planned
     budget = _budget_of(asked, held_bytes)
     openers = {each: each.opener(cache_dir=asked.folder, only_look=True) for each in request.in_question}
-    found = make_plan(request, budget, openers)
-    requests = (request, *_other_requests(asked, read_file))
+    with Estimators() as estimators:
+        found = make_plan(request, budget, openers, estimators)
+        requests = (request, *_other_requests(asked, read_file))
+        ways = _frugal(requests, budget, estimators)
+        found = replace(found, least=smallest_of(ways))
+
+        def planned(arguments: Mapping[str, Any]) -> Candidate | None:
+            with suppress(SettingsError, ModelFileError, VocabularyMismatch, BudgetExceeded):
+                other = request_of(asked.but(arguments), read_file)
+                return make_plan(other, budget, openers, estimators, advises=False).chosen
+            return None
+
+        names = [each.name for each in request.engines["target"] if openers[each].prepare(request.target) is None]
+        instead = tuple(alternatives(asked, found, names, planned))
+    told = {each.candidate.described for each in instead}
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=asked.folder)
     files = {role: file for each in reversed(requests) for role, file in each.files.items()}
@@ -187,16 +202,15 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
         files[role].path: each.disk_bytes(files[role], cache_dir=asked.folder)
         for role, each in found.chosen.engines.items()
     }
-    ways = _frugal(requests, budget)
     gains, pays = measured((found.chosen, *ways), Measurements(asked.folder, files))
     return replace(
         found,
-        least=smallest_of(ways),
         profile={"name": profile.name, **dict(profile.facts)} if profile is not None else None,
         gains=gains,
         pays=pays,
         disk_bytes=sum(written.values()),
-        instead=dict(_with_other_engines(request, found, budget)),
+        instead=instead,
+        runners_up=tuple(each for each in found.runners_up if each.described not in told),
     )
 
 
@@ -229,30 +243,16 @@ def _budget_of(asked: LoadOptions, held_bytes: int | None) -> Budget:
     return budget
 
 
-def _with_other_engines(request: Request, found: Plan, budget: Budget) -> Iterator[tuple[str, Candidate]]:
-    """Yield plans of other engines with more context or more drafters."""
-    first = found.chosen
-    for each in request.engines["target"]:
-        if each is first.engines["target"]:
-            continue
-        engines = {role: (each,) if each in choices else choices for role, choices in request.engines.items()}
-        alone = replace(request, engines=engines)
-        with Estimates(alone.files, budget=budget, n_texts=alone.n_texts) as estimates, suppress(BudgetExceeded):
-            groups = [group for group in candidates(alone, estimates) if group]
-            if not groups:
-                # What is asked for, such as a head, is there on other engines only.
-                continue
-            other = choose(groups, budget.budget_bytes, what="").chosen
-            if other.n_ctx > first.n_ctx or STAGES.index(other.stage) > STAGES.index(first.stage):
-                yield each.name, other
-
-
-def _frugal(requests: Iterable[Request], budget: Budget) -> list[Candidate]:
+def _frugal(requests: Iterable[Request], budget: Budget, estimators: Estimators) -> list[Candidate]:
     """Return candidates of some requests that need little memory."""
     found: list[Candidate] = []
+    known: set[Mode] = set()
     for request in requests:
-        with Estimates(request.files, budget=budget, n_texts=request.n_texts) as estimates:
-            found += frugal(request, estimates)
+        new = tuple(mode for mode in request.modes if mode not in known)
+        known.update(new)
+        if new:
+            estimates = Estimates(request.files, estimators, budget=budget, n_texts=request.n_texts)
+            found += frugal(replace(request, modes=new), estimates)
     return found
 
 
@@ -260,7 +260,7 @@ def _other_requests(asked: LoadOptions, read_file: ReadFile) -> Iterator[Request
     """Yield the request with each other mode whose models exist."""
     for name in MODES:
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
-            yield request_of(replace(asked, speculation=name, draft_limit=None), read_file)
+            yield request_of(replace(asked, speculation=name), read_file)
 
 
 def possible_modes(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> list[str]:

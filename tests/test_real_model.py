@@ -80,6 +80,27 @@ def test_every_mode_writes_what_the_model_writes_alone(
     assert all(len(reply) > 3 for reply in written[engine, "off"])
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_it_writes_several_texts_as_each_alone(engine: str, probe_cache: Path) -> None:
+    prompts = [*PROMPTS, "Why is the sky blue?", "Name three animals.", "Hi!"]
+    asked: dict[str, Any] = {"seed": 2, "max_tokens": 16}
+    with opened(probe_cache, engine=engine, speculation="off") as model:
+        assert model.followed["target"].model.pool.max_paths > 1
+        several = model.generate_many(prompts, **asked)
+        several.read()
+        found = [outcome(several[place]) for place in range(len(prompts))]
+        assert found == [outcome(model.generate(prompt, **asked)) for prompt in prompts]
+        answers = model.generate(prompts[1], n=3, **asked)
+        answers.read()
+        found = [outcome(answers[place]) for place in range(3)]
+        assert found == [outcome(model.generate(prompts[1], attempt=n, **asked)) for n in range(3)]
+
+
+def outcome(reply: Any) -> tuple[list[int], str, str | None]:
+    text = reply.read()
+    return reply.token_ids, text, reply.finish_reason
+
+
 def test_it_answers_in_words(written: dict[tuple[str, str], list[list[int]]], auto: TextModel) -> None:
     text = auto.prompts.detokenize(written["onnx", "off"][0])
     assert "sleep" in text.lower()
@@ -108,7 +129,17 @@ def test_several_answers_are_the_single_ones(auto: TextModel) -> None:
 
 def test_an_engine_without_its_head_is_not_compared_in_a_plan(probe_cache: Path) -> None:
     found = plan("smollm2", memory="221MiB", held_bytes=0, speculation="sequence", cache_dir=probe_cache)
-    assert found.chosen.mode.name == "sequence" and "llama" not in found.instead
+    assert found.chosen.mode.name == "sequence"
+    assert all(each.candidate.stage == "tables" for each in found.instead)
+
+
+def test_the_options_that_bring_the_drafter_are_told(probe_cache: Path) -> None:
+    asked: dict[str, Any] = {"held_bytes": 60 << 20, "cache_dir": probe_cache}
+    least = plan("smollm2", memory="1GiB", **asked).thresholds["drafter"]
+    found = plan("smollm2", memory=least, **asked)
+    (told,) = found.instead
+    assert (found.chosen.stage, told.candidate.stage) == ("tables", "drafter")
+    assert plan("smollm2", memory=least, **asked, **told.arguments).chosen == told.candidate
 
 
 @pytest.mark.parametrize("engine", ENGINES)

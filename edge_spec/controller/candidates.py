@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Estimator, ModelSettings
-from edge_spec.errors import SettingsError
+from edge_spec.errors import Arguments, Sentence, SettingsError
 from edge_spec.memory import Footprint, reserve_bytes
 from edge_spec.memory.budget import Budget
 from edge_spec.models import ModelFile
@@ -22,6 +22,7 @@ __all__ = [
     "TOKEN_BYTES",
     "Candidate",
     "Estimates",
+    "Estimators",
     "candidates",
     "frugal",
     "smallest_of",
@@ -139,11 +140,29 @@ _BATCHES = ((512, 16), (256, 16), (128, 8), (64, 8))
 Engines = Mapping[str, Engine]
 
 
-class Estimates(ExitStack):
-    """Estimates the memory of a candidate. A context manager: models without weights may be open meanwhile.
+class Estimators(ExitStack):
+    """The estimators of engines, which remember what they were asked.
+
+    A context manager: models without weights may be open meanwhile.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of: dict[str, Estimator] = {}
+
+    def of(self, engine: Engine) -> Estimator:
+        """Return the estimator of an engine."""
+        if engine.name not in self._of:
+            self._of[engine.name] = self.enter_context(engine.estimator())
+        return self._of[engine.name]
+
+
+class Estimates:
+    """Estimates the memory of a candidate.
 
     Args:
         files: by role.
+        estimators: may be shared by requests, so that a library is asked once about a model.
         budget: what the process holds already, and what it may hold. Libraries are only asked about candidates that
             may fit it, since contexts can be of any size; without one about all.
         n_texts: number of texts whose caches must fit at once.
@@ -151,19 +170,24 @@ class Estimates(ExitStack):
     """
 
     def __init__(
-        self, files: Mapping[str, ModelFile], *, budget: Budget | None = None, n_texts: int = 1, rough: bool = False
+        self,
+        files: Mapping[str, ModelFile],
+        estimators: Estimators,
+        *,
+        budget: Budget | None = None,
+        n_texts: int = 1,
+        rough: bool = False,
     ) -> None:
-        super().__init__()
         self._files = files
+        self._estimators = estimators
         self._budget = budget
         self._n_texts = n_texts
         self._rough = rough
-        self._estimators: dict[str, Estimator] = {}
 
     def up_to(self, n_bytes: int) -> Estimates:
         """Return the same estimates for another budget."""
         budget = replace(self._budget, budget_bytes=n_bytes) if self._budget is not None else None
-        return Estimates(self._files, budget=budget, n_texts=self._n_texts, rough=self._rough)
+        return Estimates(self._files, self._estimators, budget=budget, n_texts=self._n_texts, rough=self._rough)
 
     def candidate(self, mode: Mode, engines: Engines, settings: ModelSettings) -> Candidate:
         """Return the candidate that runs the target with these settings.
@@ -179,9 +203,7 @@ class Estimates(ExitStack):
 
     def footprint(self, role: str, engine: Engine, own: ModelSettings, *, rough: bool = False) -> Footprint:
         """Return the footprint of the model of a role with its own settings."""
-        if engine.name not in self._estimators:
-            self._estimators[engine.name] = self.enter_context(engine.estimator())
-        estimator = self._estimators[engine.name]
+        estimator = self._estimators.of(engine)
         return estimator.footprint(self._files[role], own, rough=rough, tokenizer=role == "target")
 
     def _candidate(self, mode: Mode, engines: Engines, settings: ModelSettings, *, rough: bool) -> Candidate:
@@ -233,15 +255,27 @@ def candidates(request: Request, estimates: Estimates) -> Iterator[list[Candidat
     engine where that was left open, and last the context, since a shorter one forgets.
 
     Raises:
-        SettingsError: the request contradicts a model.
+        SettingsError: the request contradicts a model, or no engine runs one of its modes.
     """
+    is_run = False
     for number, (engines, text) in enumerate(_texts(request)):
         # Requested types must work; smaller types of keys and values need not work for every model.
         with suppress(*(SettingsError,) if number else ()):
-            yield [
+            group = [
                 estimates.candidate(mode, engines, settings)
                 for mode, settings in _fastest_first(request, engines, text)
             ]
+            if group:
+                is_run = True
+                yield group
+    if not is_run:
+        mode = request.modes[0]
+        why = next(filter(None, (request.why_not_run(mode, engines) for engines in request.assignments())), "")
+        raise SettingsError(
+            f"is {mode.name!r}, and {why}",
+            argument="speculation",
+            hint=Sentence("use {instead}", instead=Arguments(speculation="auto")),
+        )
 
 
 def smallest_of(every: Iterable[Candidate]) -> dict[str, Candidate]:
@@ -261,8 +295,7 @@ def frugal(request: Request, estimates: Estimates) -> list[Candidate]:
     """
     guessed = list(_frugal(request, estimates))
     most = max((each.needed_bytes for each in smallest_of(guessed).values()), default=0)
-    with estimates.up_to(most) as sure:
-        return list(_frugal(request, sure))
+    return list(_frugal(request, estimates.up_to(most)))
 
 
 def _frugal(request: Request, estimates: Estimates) -> Iterator[Candidate]:
@@ -273,7 +306,7 @@ def _frugal(request: Request, estimates: Estimates) -> Iterator[Candidate]:
     for engines, text in texts.values():
         with suppress(SettingsError):
             # Nothing needs less than plain decoding.
-            every = replace(request, modes=(*request.modes, MODES["off"]))
+            every = replace(request, modes=tuple(dict.fromkeys((*request.modes, MODES["off"]))))
             for mode, settings in _fastest_first(every, engines, text, least=True):
                 yield estimates.candidate(mode, engines, settings)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from edge_spec.controller.candidates import Candidate, Estimates, candidates
+from edge_spec.controller.candidates import Candidate, Estimates, Estimators, candidates
 from edge_spec.controller.open_models import FAILURES, OpenModels
 from edge_spec.controller.request import Request, fallbacks
 from edge_spec.engines.settings import ModelSettings
@@ -160,7 +160,8 @@ class Degradation(MemoryGuard):
         Where there is no reply that could be told, only candidates that leave the text as it is.
         """
         now = self._models.candidate
-        with Estimates(self._models.files, rough=True) as estimates:
+        with Estimators() as estimators:
+            estimates = Estimates(self._models.files, estimators, rough=True)
             lower = self._candidates(self._modes[self._modes.index(now.mode) :], now.settings, estimates)
             open_bytes = next(lower).held_bytes
             for candidate in lower:
@@ -176,7 +177,8 @@ class Degradation(MemoryGuard):
         # Missing experts slow every token, so they return before drafters.
         settings = replace(now.settings, held_experts=first.settings.held_experts)
         better = self._modes[: self._modes.index(now.mode) + (settings != now.settings)]
-        with Estimates(self._models.files, rough=True) as estimates:
+        with Estimators() as estimators:
+            estimates = Estimates(self._models.files, estimators, rough=True)
             for candidate in islice(self._candidates(better, settings, estimates), len(better)):
                 n_bytes = sum(part.held_bytes for role, part in candidate.parts.items() if role not in now.parts)
                 n_bytes += candidate.parts["target"].expert_bytes - now.parts["target"].expert_bytes

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates
+from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates, Estimators
 from edge_spec.controller.measurements import Gain, Measurements
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
 from edge_spec.engines.cache_state import restated
@@ -312,8 +312,8 @@ class OpenModels:
     def _footprint(self, role: str, candidate: Candidate, own: ModelSettings) -> Footprint:
         if candidate is self._first:
             return candidate.parts[role]
-        with Estimates(self.files) as estimates:
-            return estimates.footprint(role, candidate.engines[role], own)
+        with Estimators() as estimators:
+            return Estimates(self.files, estimators).footprint(role, candidate.engines[role], own)
 
     def _close(self, role: str, *, keep_weights: bool = True) -> None:
         self._pools.pop(role).close()

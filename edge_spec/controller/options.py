@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypedDict
@@ -184,6 +184,16 @@ class LoadOptions:
         given = {name: own_number(value) for name, value in given.items()}
         own = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
         return cls(model=model, settings={name: given[name] for name in given.keys() - own}, **own)
+
+    def but(self, given: Mapping[str, Any]) -> LoadOptions:
+        """Return the same options with others in place of those of the same names.
+
+        Raises:
+            SettingsError: a value that cannot be.
+        """
+        own = {name: value for name, value in given.items() if name in self.__dataclass_fields__}
+        settings = {name: value for name, value in given.items() if name not in own}
+        return replace(self, settings={**self.settings, **settings}, **own)
 
     @property
     def memory_bytes(self) -> int | None:

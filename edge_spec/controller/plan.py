@@ -16,6 +16,7 @@ from edge_spec.controller.candidates import (
     TOKEN_BYTES,
     Candidate,
     Estimates,
+    Estimators,
     candidates,
     frugal,
     smallest_of,
@@ -30,7 +31,7 @@ from edge_spec.memory.budget import Budget
 from edge_spec.models.model_file import CTX_STEP
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["Plan", "choose", "make_plan", "measured", "notes_of", "outlook", "refusal"]
+__all__ = ["Alternative", "Plan", "choose", "make_plan", "measured", "notes_of", "outlook", "refusal"]
 
 
 def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator[str]:
@@ -137,6 +138,19 @@ def _changes(request: Request, other: Candidate) -> Iterator[tuple[str, Any]]:
             yield name, found.extras[name]
 
 
+@dataclass(frozen=True)
+class Alternative:
+    """What other options would lead to.
+
+    Attributes:
+        arguments: of ``load``, in place of those of the same names.
+        candidate: the way to run that is then chosen.
+    """
+
+    arguments: Mapping[str, Any]
+    candidate: Candidate
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The chosen candidate, and why; of ``plan`` also its description before anything is loaded.
@@ -152,7 +166,7 @@ class Plan:
         gains: what each stage has brought on this device, where that was measured.
         pays: what needs least of the ways that pay, by stage, as far as that was measured.
         disk_bytes: bytes written to the disk before the chosen candidate first runs.
-        instead: candidates of other engines in this budget with more context or more drafters, by engine.
+        instead: what other options would bring in this budget, in drafters or in context.
     """
 
     chosen: Candidate
@@ -165,7 +179,7 @@ class Plan:
     gains: Mapping[str, Gain] = field(default_factory=dict)
     pays: Mapping[str, Candidate] = field(default_factory=dict)
     disk_bytes: int = 0
-    instead: Mapping[str, Candidate] = field(default_factory=dict)
+    instead: tuple[Alternative, ...] = ()
 
     @property
     def engine(self) -> str:
@@ -206,40 +220,50 @@ def outlook(request: Request, budget: Budget) -> tuple[Candidate, Candidate | No
     Raises:
         SettingsError: what was asked for contradicts a model.
     """
-    with Estimates(request.files, budget=budget, n_texts=request.n_texts, rough=True) as estimates:
+    with Estimators() as estimators:
+        estimates = Estimates(request.files, estimators, budget=budget, n_texts=request.n_texts, rough=True)
         wanted = next(candidates(request, estimates))[0]
         if wanted.needed_bytes <= budget.budget_bytes:
             return wanted, wanted, wanted.needed_bytes
         least = smallest_of(frugal(request, estimates))["fits"].needed_bytes
-    fits = least <= budget.budget_bytes
-    return wanted, make_plan(request, budget, {}, rough=True).chosen if fits else None, least
+        fits = least <= budget.budget_bytes
+        return wanted, make_plan(request, budget, {}, estimators, rough=True).chosen if fits else None, least
 
 
-def make_plan(request: Request, budget: Budget, openers: Mapping[Engine, Opener], *, rough: bool = False) -> Plan:
+def make_plan(
+    request: Request,
+    budget: Budget,
+    openers: Mapping[Engine, Opener],
+    estimators: Estimators,
+    *,
+    rough: bool = False,
+    advises: bool = True,
+) -> Plan:
     """Return the best way to run a request within a budget.
 
     Args:
         openers: make what has to be made once for a file, which can fail; nothing is, where an engine has none.
         rough: ask no library, for files that are not there.
+        advises: say in a refusal what would fit, which takes longer than to find that nothing does.
 
     Raises:
         BudgetExceeded: nothing fits; the error says what would, and from which budgets on.
         SettingsError: what was asked for contradicts a model.
     """
-    with Estimates(request.files, budget=budget, n_texts=request.n_texts, rough=rough) as estimates:
-        while True:
-            try:
-                found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)
-            except BudgetExceeded as error:
-                raise refusal(request, estimates, error, budget) from None
-            found = _with_more_experts(found, request.target.experts[0], estimates)
-            found = _with_more_context(found, request.max_n_ctx, estimates)
-            failures = dict(_failures(request, found.chosen, openers))
-            if not failures:
-                notes = (*request.notes, *budget.notes, *notes_of(request, found.chosen, found.budget_bytes))
-                return replace(found, notes=tuple(dict.fromkeys(notes)))
-            for role, why in failures.items():
-                request = request.without(role, why)
+    estimates = Estimates(request.files, estimators, budget=budget, n_texts=request.n_texts, rough=rough)
+    while True:
+        try:
+            found = choose(candidates(request, estimates), budget.budget_bytes, what=request.target.path.name)
+        except BudgetExceeded as error:
+            raise (refusal(request, estimates, error, budget) if advises else error) from None
+        found = _with_more_experts(found, request.target.experts[0], estimates)
+        found = _with_more_context(found, request.max_n_ctx, estimates)
+        failures = dict(_failures(request, found.chosen, openers))
+        if not failures:
+            notes = (*request.notes, *budget.notes, *notes_of(request, found.chosen, found.budget_bytes))
+            return replace(found, notes=tuple(dict.fromkeys(notes)))
+        for role, why in failures.items():
+            request = request.without(role, why)
 
 
 def measured(ways: Sequence[Candidate], measurements: Measurements) -> tuple[dict[str, Gain], dict[str, Candidate]]:

@@ -137,15 +137,6 @@ def test_where_texts_come_one_after_the_other_they_are_the_same(engine: str, kin
         assert answers == [alone(model, PROMPTS[1], seed=2, attempt=n, max_tokens=20) for n in range(2)]
 
 
-@pytest.mark.parametrize("engine", ["llama", pytest.param("onnx", marks=needs_kernels)])
-def test_a_real_model_writes_several_texts_as_each_alone(engine: str, tmp_path: Path) -> None:
-    with edge_spec.load("smollm2", engine=engine, speculation="off", n_ctx=256, cache_dir=tmp_path) as model:
-        several = outcomes(model.generate_many(PROMPTS, seed=2, max_tokens=16))
-        assert several == [alone(model, prompt, seed=2, max_tokens=16) for prompt in PROMPTS]
-        answers = outcomes(model.generate(PROMPTS[1], n=3, seed=2, max_tokens=16))
-        assert answers == [alone(model, PROMPTS[1], seed=2, attempt=n, max_tokens=16) for n in range(3)]
-
-
 @needs_kernels
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_an_answer_that_waits_without_cells_is_the_one_that_did_not_or_tells(kind: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -16,11 +17,14 @@ import numpy as np
 import pytest
 from head_files import write_head
 
-from edge_spec.controller.candidates import DRAFT_TABLES, STAGES
-from edge_spec.controller.plan import Plan
+from edge_spec.controller.candidates import DRAFT_TABLES, STAGES, Estimators
+from edge_spec.controller.options import LoadOptions
+from edge_spec.controller.plan import Plan, make_plan
+from edge_spec.controller.request import request_of
 from edge_spec.engines.onnx.opener import OnnxOpener
-from edge_spec.errors import BudgetExceeded
+from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.loading import plan
+from edge_spec.memory.budget import Budget
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.modes import Mode
@@ -66,16 +70,20 @@ def test_with_memory_to_spare_nothing_asked_for_is_left_out(engine: str, drafter
 
 @pytest.fixture(scope="module")
 def every_plan() -> Callable[[str], list[Plan]]:
-    """All plans of an engine for the demo family: from all the memory there is down to the smallest budget."""
+    """All plans of an engine for the demo family: from all the memory there is down to the smallest budget.
+
+    Planned one after the other, so that a library is asked once about each context.
+    """
 
     @cache
     def of(engine: str) -> list[Plan]:
         plans: list[Plan] = []
-        budget = 1 << 40
-        with suppress(BudgetExceeded):
+        request = request_of(LoadOptions.of("demo", {"engine": engine}))
+        budget = Budget(budget_bytes=1 << 40, held_bytes=HELD, is_limit=True)
+        with suppress(BudgetExceeded), Estimators() as estimators:
             while True:
-                plans.append(plan("demo", memory=budget, held_bytes=HELD, engine=engine))
-                budget = plans[-1].chosen.needed_bytes - 1
+                plans.append(make_plan(request, budget, {}, estimators, advises=False))
+                budget = replace(budget, budget_bytes=plans[-1].chosen.needed_bytes - 1)
         return plans
 
     return of
@@ -104,6 +112,9 @@ def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
             plan("demo", memory=10 * MIB, draft_limit=limit, **asked)
         found = plan("demo", memory=caught.value.needed_bytes, draft_limit=limit, **asked)
         assert (found.chosen.choices["rows"], least.chosen.choices["rows"]) == (rows, 16)
+    longest: dict[str, Any] = {"held_bytes": HELD, "engine": "onnx", "draft_limit": 15}
+    fits = plan("demo", memory="1GiB", **longest).thresholds["fits"]
+    assert plan("demo", memory=fits, **longest).chosen.needed_bytes == fits
 
 
 @pytest.mark.parametrize(
@@ -135,6 +146,8 @@ def test_a_head_that_another_engine_cannot_read_is_not_said_to_lack_memory(
     assert found.chosen.engines["target"].name == "llama" and found.chosen.mode.name == "ngram"
     (note,) = [each for each in found.notes if "speculation is" in each]
     assert note.startswith("speculation is 'ngram' instead of 'sequence' because head.gguf reads hidden states")
+    with pytest.raises(SettingsError, match=r"^speculation is 'sequence', and head\.gguf reads hidden states"):
+        plan(target.path, speculation="sequence", **given)
 
 
 def test_the_table_of_a_drafter_is_planned_as_the_drafter_says() -> None:

@@ -225,7 +225,7 @@ def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
 
 def test_a_packed_file_that_grows_without_end_is_left(tmp_path: Path) -> None:
     """Its lines are good, and more than anybody has written."""
-    lines = b'{"text": "good"}\n' * 60_000
+    lines = (b'{"text": "' + b"good " * 400 + b'"}\n') * 500
     with lzma.open(tmp_path / "a.jsonl.xz", "wb", preset=0) as file:
         for _ in range(100):
             file.write(lines)
@@ -234,4 +234,4 @@ def test_a_packed_file_that_grows_without_end_is_left(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"a\.jsonl\.xz unpacks to more than 200 times its size"):
         for _ in read_records(tmp_path / "a.jsonl.xz"):
             n_read += 1
-    assert 0 < n_read < 5_500_000
+    assert 0 < n_read < 45_000

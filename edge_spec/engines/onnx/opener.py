@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from edge_spec.engines.base import HiddenRows, OpenedModel, Opener
@@ -82,8 +82,8 @@ class OnnxOpener(Opener):
     def prepare(self, file: ModelFile) -> str | None:
         """See ``Opener``. Leaves at least as much of the disk free as a transcription takes."""
         try:
-            if file.graph is None and self._only_look and self._cache_dir is not None:
-                check_transcription(file, self._cache_dir / "onnx")
+            if file.graph is None and self._only_look:
+                check_transcription(file, (self._cache_dir or Path(gettempdir())) / "onnx")
             elif file.graph is None:
                 self._transcription(file, sparing=True)
         except (ModelFileError, DiskFull) as error:
