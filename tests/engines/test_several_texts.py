@@ -161,7 +161,7 @@ def test_an_answer_that_waits_without_cells_is_the_one_that_did_not_or_tells(kin
             if n == interrupted:
                 model.generate("cat " * 48, seed=1, max_tokens=1).read()
         model.ledger.release("test")
-        with model.texts.copied(session) as caches:
+        with model.prefix_cache.copied(session) as caches:
             assert caches is not None
             cells = caches.states["target"]
         session.close()
