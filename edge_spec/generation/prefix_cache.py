@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -125,7 +125,7 @@ class PrefixCache:
         # Copies by owner, the latest at the end.
         self._copies: WeakKeyDictionary[object, SuspendedCaches | CachesOnDisk] = WeakKeyDictionary()
         # Nobody else refers to these.
-        self._earlier: OrderedDict[EarlierPrompt, None] = OrderedDict()
+        self._earlier = dict[EarlierPrompt, None]()
         # Of texts of no owner, for which group of replies they were written.
         self._groups: WeakKeyDictionary[Speculator, ref[object]] = WeakKeyDictionary()
         # Cells that pools had when they were opened: those of the plan.
@@ -217,34 +217,28 @@ class PrefixCache:
         pool, found = self.pool, [_Beginning(None, 0, 0)]
         step = pool.capabilities.reuse_step
         if isinstance(owner, EarlierPrompt):
-            for earlier, text in self._earlier_texts():
+            for earlier in self._earlier:
+                text = self._text_of(earlier) if earlier.profile == pool.profile.name else ()
                 n = earlier.usable(common_prefix(text, tokens[:-1]), step)
                 if n >= max(_WORTH_COPYING, len(text) // _COPY_FROM):
                     found.append(_Beginning(earlier, n, n))
         if step == 1 and pool.max_paths > 1:
-            ended = [(text, False) for text in self._unowned() if group is not None and self._group_of(text) is group]
-            for text, is_reading in (*ended, *beside):
-                n_past = text.model.n_past
+            own = ref(group) if group is not None else None
+            ended = ((text, False) for text in self._unowned() if own is not None and self._groups.get(text) == own)
+            for place, is_reading in (*ended, *beside):
+                n_past = place.model.n_past
                 # What it has not read yet it will have read soon, if it is being read.
-                n = common_prefix(text.text if is_reading else text.text[:n_past], tokens[:-1])
+                n = common_prefix(place.text if is_reading else place.text[:n_past], tokens[:-1])
                 if n >= _WORTH_SHARING:
-                    found.append(_Beginning(text, min(n, n_past), n))
+                    found.append(_Beginning(place, min(n, n_past), n))
         best = max((each for each in found if each.n >= _WORTH_SHARING), key=lambda each: each.n, default=found[0])
         # Whoever waits for a few tokens is written behind the others, in decodes of its own at the end.
         return best._replace(n_soon=max(each.n_soon for each in found))
 
-    def _earlier_texts(self) -> Iterator[tuple[EarlierPrompt, Sequence[int]]]:
-        """Yield the earlier prompts whose cells or copies are of the numerics profile of now, and their texts."""
-        with self._lock:
-            suspended = [(owner, caches.text) for owner, caches in self._copies.items() if owner not in self._idle]
-        for owner, tokens in (*suspended, *((owner, text.text) for owner, text in list(self._idle.items()))):
-            if isinstance(owner, EarlierPrompt) and owner.profile == self.pool.profile.name:
-                yield owner, tokens
-
-    def _group_of(self, text: Speculator) -> object | None:
-        """Return the group of replies for which a text was written that nobody writes any more."""
-        group = self._groups.get(text)
-        return group() if group is not None else None
+    def _text_of(self, owner: object) -> Sequence[int]:
+        """Return the tokens of which an owner has cells or copies."""
+        kept = self._idle.get(owner) or self._copies.get(owner)
+        return kept.text if kept is not None else ()
 
     def _adopted(self, owner: object, earlier: EarlierPrompt, n: int) -> object:
         """Return the source of a prompt whose first ``n`` tokens are those of an earlier one.
@@ -253,15 +247,14 @@ class PrefixCache:
         """
         assert isinstance(owner, EarlierPrompt)
         owner.n_read, owner.profile = earlier.n_read, earlier.profile
-        text = self._idle.get(earlier)
-        if n * 2 < len(self._copies[earlier].text if text is None else text.text):
+        if n * 2 < len(self._text_of(earlier)):
             return earlier
         with self._lock:
-            if text is not None:
-                self._idle[owner] = self._idle.pop(earlier)
-            if earlier in self._copies:
-                self._copies[owner] = self._copies.pop(earlier)
-            self._earlier.pop(earlier, None)
+            if (text := self._idle.get(earlier)) is not None:
+                self._idle[owner] = text
+            if (caches := self._copies.get(earlier)) is not None:
+                self._copies[owner] = caches
+            self.release(earlier)
         return owner
 
     def _fork(self, source: object, n: int) -> Speculator | None:
@@ -299,7 +292,7 @@ class PrefixCache:
     def _restored(self, text: Speculator, owner: object, *, keep: bool) -> bool:
         """Move copies into the models; False if there are none, or the models cannot take them."""
         try:
-            with self.borrowed(owner) as caches:
+            with self._borrowed(self._copies.get(owner)) as caches:
                 if caches is None or "target" not in caches.states:
                     return False
                 self._frees(text, len(caches.text))
@@ -309,7 +302,7 @@ class PrefixCache:
             return False
         finally:
             if not keep:
-                self._drop_copies(owner)
+                self.release(owner)
 
     def _trim(self, text: Speculator, n: int) -> None:
         """Go back to whole chunks: beyond them others would begin elsewhere than in a fresh prompt."""
@@ -333,18 +326,20 @@ class PrefixCache:
         with self._lock:
             self._idle.pop(owner, None)
             self._idle[owner] = text
-        if isinstance(owner, EarlierPrompt):
-            self._earlier.pop(owner, None)
-            self._earlier[owner] = None
-            while len(self._earlier) > _MAX_EARLIER:
-                self.release(self._earlier.popitem(last=False)[0])
+            if isinstance(owner, EarlierPrompt):
+                self._earlier.pop(owner, None)
+                self._earlier[owner] = None
+                while len(self._earlier) > _MAX_EARLIER:
+                    self.release(next(iter(self._earlier)))
 
     def keep(self, owner: object, caches: SuspendedCaches) -> None:
         """Keep copies for an owner, if there is room for them at all."""
         with self._lock:
             self._copies.pop(owner, None)
             if self._uses_disk:
-                self._lay_down(owner, caches)
+                # Without room on the disk the text is read again.
+                with suppress(OSError):
+                    self._copies[owner] = CachesOnDisk(caches, self._folder)
             elif caches.n_bytes <= self.limit_bytes:
                 self._copies[owner] = caches
                 while (self.n_bytes > self.limit_bytes or not self._enter()) and (held := self._in_memory()):
@@ -354,12 +349,8 @@ class PrefixCache:
     def release(self, owner: object) -> None:
         """Forget what is kept for an owner."""
         with self._lock:
-            self._idle.pop(owner, None)
-        self._drop_copies(owner)
-
-    def _drop_copies(self, owner: object) -> None:
-        with self._lock:
-            self._copies.pop(owner, None)
+            for kept in (self._idle, self._copies, self._earlier):
+                kept.pop(owner, None)
             self._enter()
 
     # --- spill
@@ -377,12 +368,13 @@ class PrefixCache:
 
     def suspend(self, owner: object) -> Speculator:
         """Copy the text of an owner out of its cells; returns its place, which is free."""
-        text = self._idle.pop(owner)
+        text = self._idle[owner]
         # What cannot be suspended is read again later.
         with suppress(EdgeSpecError, MemoryError):
-            with self._copied(text) as caches:
-                kept = self._with_drafters(owner, caches)
+            with self.copied(owner) as kept:
+                assert kept is not None
             self.keep(owner, kept)
+        self._idle.pop(owner, None)
         self._evict(text)
         return text
 
@@ -526,9 +518,7 @@ class PrefixCache:
             self._uses_disk = uses_disk
             moved = self._in_memory() if uses_disk else []
             for owner, caches in moved:
-                del self._copies[owner]
-                self._lay_down(owner, caches)
-            self._enter()
+                self.keep(owner, caches)
         if not uses_disk or not (before := self._beyond()):
             return bool(moved)
         for owner in list(self._idle):
@@ -555,9 +545,10 @@ class PrefixCache:
             try:
                 n_texts = sum(each.model.n_past > 0 for each in self.target.texts)
                 self.ledger.set(*TEXTS, n_texts * self.pool.text_bytes)
-                with self._from_disk(kept, copies=_COPIES) as caches:
-                    model.restore(restated(caches.states["target"], profile=model.profile.name))
-            except (EdgeSpecError, MemoryError, OSError):
+                with self._borrowed(kept, copies=_COPIES) as caches:
+                    if caches is not None:
+                        model.restore(restated(caches.states["target"], profile=model.profile.name))
+            except (EdgeSpecError, MemoryError):
                 model.rollback(0)
 
     def lose_cells(self) -> None:
@@ -582,9 +573,12 @@ class PrefixCache:
         """
         with ExitStack() as copies:
             text = self._idle.get(owner)
-            caches = copies.enter_context(self.borrowed(owner))
+            caches = copies.enter_context(self._borrowed(self._copies.get(owner)))
             if text is not None:
-                caches = self._with_drafters(owner, copies.enter_context(self._copied(text)))
+                # What the drafter's models knew of the text when they were last at it stays.
+                known = caches.states if caches is not None else {}
+                caches = copies.enter_context(self._copied(text))
+                caches = SuspendedCaches(states={**known, **caches.states}, text=caches.text)
             yield caches
 
     def sit_at(self, text: Speculator, owner: object | None, *, is_begun: bool) -> None:
@@ -601,15 +595,9 @@ class PrefixCache:
                 self.keep(former, caches)
         target.sit_at(text, is_begun=is_begun)
         if not is_begun:
-            with self.borrowed(owner) as known:
+            with self._borrowed(self._copies.get(owner)) as known:
                 if known is not None:
                     text.drafter.restore(known.states, known.text)
-
-    def _with_drafters(self, owner: object, caches: SuspendedCaches) -> SuspendedCaches:
-        """Add what the drafter's models knew of the text when they were last at it, where that is kept."""
-        with self.borrowed(owner) as kept:
-            states = kept.states if kept is not None else {}
-        return SuspendedCaches(states={**states, **caches.states}, text=caches.text)
 
     @contextmanager
     def _copied(self, text: Speculator, *, target: bool = True, drafters: bool = True) -> Iterator[SuspendedCaches]:
@@ -633,38 +621,23 @@ class PrefixCache:
             yield SuspendedCaches(states=states, text=tuple(text.text))
 
     @contextmanager
-    def borrowed(self, owner: object) -> Iterator[SuspendedCaches | None]:
-        """The copies of an owner, in memory while the context lasts; None if there are none.
+    def _borrowed(
+        self, kept: SuspendedCaches | CachesOnDisk | None, *, copies: int = 1
+    ) -> Iterator[SuspendedCaches | None]:
+        """Caches in memory while the context lasts, as often as ``copies`` says; None if the disk fails.
 
         Raises:
             BudgetExceeded: there is no memory for what lies on the disk.
         """
-        with self._lock:
-            found = self._copies.get(owner)
-        with ExitStack() as copies:
-            caches = found if isinstance(found, SuspendedCaches) else None
-            if isinstance(found, CachesOnDisk):
-                # If the disk fails, the text is read again.
-                with suppress(OSError):
-                    caches = copies.enter_context(self._from_disk(found))
-            yield caches
-
-    @contextmanager
-    def _from_disk(self, kept: CachesOnDisk, *, copies: int = 1) -> Iterator[SuspendedCaches]:
-        """Caches that lie on the disk, so many times in memory while the context lasts.
-
-        Raises:
-            BudgetExceeded: there is no room for them. OSError: they cannot be read.
-        """
+        if not isinstance(kept, CachesOnDisk):
+            yield kept
+            return
         with self.ledger.lend("sessions", "back from the disk", copies * kept.n_bytes) as took:
-            caches = kept.read()
-            took(copies * caches.n_bytes)
+            caches = None
+            with suppress(OSError):
+                caches = kept.read()
+            took(copies * kept.n_bytes)
             yield caches
-
-    def _lay_down(self, owner: object, caches: SuspendedCaches) -> None:
-        # Without room on the disk the text is read again.
-        with suppress(OSError):
-            self._copies[owner] = CachesOnDisk(caches, self._folder)
 
     def _in_memory(self) -> list[tuple[object, SuspendedCaches]]:
         return [(owner, caches) for owner, caches in self._copies.items() if isinstance(caches, SuspendedCaches)]
