@@ -12,7 +12,7 @@ from edge_spec.errors import Closed, NoNumbers, PromptError, Sentence, SettingsE
 from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords, ReplyOptions, ignore
-from edge_spec.generation.prefix_cache import EarlierPrompt, PrefixCache
+from edge_spec.generation.prefix_cache import PrefixCache
 from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.replies import Asked, Replies, attempts
 from edge_spec.generation.reply import Reply
@@ -197,7 +197,7 @@ class TextModel(Closing):
         request = self._request(prompts.known(tokens), asked)
         if n is not None:
             return self._replies(attempts([request], n), asked)
-        return self._reply(request)
+        return Reply(self._scheduler, request, self._next_limit)
 
     @documented(REPLY_OPTIONS)
     def generate_many(self, prompts: Iterable[Prompt], **options: Unpack[ReplyKeywords]) -> Replies:
@@ -280,17 +280,6 @@ class TextModel(Closing):
         """
         asked = ReplyOptions.of(options)
         request = self._request(tokens, asked, settings, written=written, drawn=drawn)
-        return self._reply(request, context, recorder, next_limit)
-
-    def _reply(
-        self,
-        request: ReplyRequest,
-        context: Context | None = None,
-        recorder: Recorder | None = None,
-        next_limit: Callable[[], int] | None = None,
-    ) -> Reply:
-        if request.options.reuse and context is None:
-            context = Context(EarlierPrompt())
         return Reply(self._scheduler, request, next_limit or self._next_limit, context=context, recorder=recorder)
 
     def replies(
@@ -318,7 +307,6 @@ class TextModel(Closing):
             self._scheduler,
             wanted,
             next_limit or self._next_limit,
-            context=(lambda: Context(EarlierPrompt())) if asked.reuse else Context,
             timeout=asked.timeout,
             on_notice=asked.on_notice,
         )

@@ -349,8 +349,10 @@ class PrefixCache:
     def release(self, owner: object) -> None:
         """Forget what is kept for an owner."""
         with self._lock:
-            for kept in (self._idle, self._copies, self._earlier):
-                kept.pop(owner, None)
+            self._idle.pop(owner, None)
+            self._copies.pop(owner, None)
+            if isinstance(owner, EarlierPrompt):
+                self._earlier.pop(owner, None)
             self._enter()
 
     # --- spill
@@ -384,16 +386,16 @@ class PrefixCache:
         return (text for text in self.target.texts if text not in owned)
 
     def _unwritten(self) -> list[tuple[object | None, Speculator]]:
-        """Return the texts that nobody writes, with their owners, in the order in which they make way for others."""
+        """Return the texts that nobody writes, with their owners, in the order in which they lose their cells."""
         return [*((None, text) for text in self._unowned()), *self._idle.items()]
 
     def _next_to_go(self, spare: Speculator | None) -> tuple[object | None, Speculator | None]:
-        """Return the first text that has cells and makes way for others; None if there is none."""
+        """Return the first text with cells that nobody writes, and its owner; None if there is none."""
         going = (each for each in self._unwritten() if each[1].model.n_past and each[1] is not spare)
         return next(going, (None, None))
 
     def _gives_way(self, owner: object | None, text: Speculator | None) -> bool:
-        """Take the cells of a text; False if there is none."""
+        """Free the cells of a text, with a copy for its owner if it has one; False if there is no text."""
         if owner is not None:
             self.suspend(owner)
         elif text is not None:
@@ -538,7 +540,7 @@ class PrefixCache:
                     self._left.append((text, CachesOnDisk(caches, self._folder)))
 
     def return_to_cells(self) -> None:
-        """Bring them back in a target with the same numerics; those of a text stay empty where that fails."""
+        """Restore saved cells in a target with the same numerics; where that fails the text is read again."""
         while self._left:
             text, kept = self._left.pop(0)
             model = text.model
@@ -552,7 +554,7 @@ class PrefixCache:
                 model.rollback(0)
 
     def lose_cells(self) -> None:
-        """Do not bring them back."""
+        """Forget the cells that ``leave_cells`` has saved."""
         self._left.clear()
 
     def changed_target(self) -> None:

@@ -267,14 +267,24 @@ class Scheduler(Workload[TextSequence]):
             self._preempt(left[-1])
         return bool(left)
 
-    def _preempt(self, sequence: TextSequence) -> None:
-        """Let a reply wait that is being written; it goes on where it was, with the same bits or read again."""
-        text = _place_of(sequence)
-        sequence.preempted, sequence.place = list(text.text), None
-        self._live.remove(sequence)
-        self.prefix_cache.put(text, sequence.owner)
-        self.prefix_cache.suspend(sequence.owner)
-        insort(self._waiting, sequence, key=_arrival)
+    def _preempt(self, sequence: TextSequence, *, is_torn: bool = False) -> None:
+        """Let a reply wait that is being written; it goes on where it was, with the same bits or read again.
+
+        Args:
+            is_torn: its cells may not hold what it says, since a cancel came in between.
+        """
+        text, sequence.place = sequence.place, None
+        if text is not None and is_torn:
+            text.forget()
+            self.prefix_cache.put(text)
+        elif text is not None:
+            sequence.preempted = list(text.text)
+            self.prefix_cache.put(text, sequence.owner)
+            self.prefix_cache.suspend(sequence.owner)
+        if sequence in self._live:
+            self._live.remove(sequence)
+        if sequence not in self._waiting:
+            insort(self._waiting, sequence, key=_arrival)
 
     def _enter(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> bool | None:
         """Let a reply be written, or end it; False while others need the cells, None while another one reads what both
@@ -314,21 +324,10 @@ class Scheduler(Workload[TextSequence]):
             sequence.has_to_read(n_unread)
         except Cancelled:
             self.target.resume()
-            self._wait_again(sequence)
+            self._preempt(sequence, is_torn=True)
         except Exception as error:
             self._finished(sequence, error=error)
         return True
-
-    def _wait_again(self, sequence: TextSequence) -> None:
-        """Let a reply enter anew whose text has been emptied, since what it began with was cancelled."""
-        text, sequence.place = sequence.place, None
-        if text is not None:
-            text.forget()
-            self.prefix_cache.put(text)
-        if sequence in self._live:
-            self._live.remove(sequence)
-        if sequence not in self._waiting:
-            insort(self._waiting, sequence, key=_arrival)
 
     def _taken(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> Taken:
         """Take a text for a reply out of the cache."""
@@ -446,7 +445,7 @@ class Scheduler(Workload[TextSequence]):
             return sequence.context.make_room(text, sequence.notice)
         except Cancelled:
             sequence.preempted = tokens
-            self._wait_again(sequence)
+            self._preempt(sequence, is_torn=True)
             raise
         except PoolFull as error:
             # What is moved must not be shared, and is copied.
