@@ -266,18 +266,17 @@ class ChatSession:
 
         with self._lock:
             self._require_idle()
-            if caches:
+            kept: SuspendedCaches | None = None
+            with ExitStack() as copies:
                 try:
-                    with ExitStack() as copies:
+                    if caches:
                         with self._model.worker.pause():
                             kept = copies.enter_context(self._model.prefix_cache.copied(self))
-                        save(path, self.to_json(), self._model.profile, kept)
-                    return
                 except BudgetExceeded:
                     self.on_notice(
                         "saved without caches, for which the memory has no room; the text will be read again"
                     )
-            save(path, self.to_json(), self._model.profile, None)
+                save(path, self.to_json(), self._model.profile, kept)
 
     @classmethod
     def load(

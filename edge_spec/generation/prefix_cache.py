@@ -271,11 +271,10 @@ class PrefixCache:
     def _drop_others(self, spare: Speculator) -> None:
         """Have room for a further text: of those of nobody a few stay, and there are no more than there may be."""
         target = self.target
-        others = [each for each in self._unwritten() if target.may_drop(each[1]) and each[1] is not spare]
+        others = [each for each in self._unwritten() if each[1] not in (target.seat, spare)]
+        n_over = len(target.texts) + 1 - target.pool.max_paths
         n_unowned = sum(owner is None for owner, _ in others)
-        for owner, text in others[
-            : max(0, len(target.texts) + 1 - target.pool.max_paths, n_unowned - target.most_texts)
-        ]:
+        for owner, text in others[: max(0, n_over, n_unowned - target.most_texts)]:
             if owner is not None:
                 self.suspend(owner)
             target.drop(text)
