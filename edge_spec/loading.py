@@ -324,7 +324,7 @@ def _text_model(
         name=name,
         notes=[*notes, *models.notes],
         grammars=grammars.new,
-        session_cache=models.session_cache,
+        prefix_cache=models.prefix_cache,
         guard=Degradation(models, request, watch),
         keep_gain=models.keep_gain,
         on_close=close,

@@ -12,14 +12,13 @@ from edge_spec.errors import Closed, NoNumbers, PromptError, Sentence, SettingsE
 from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords, ReplyOptions, ignore
-from edge_spec.generation.prompt_reuse import EarlierTexts, ReusingContext
+from edge_spec.generation.prefix_cache import PrefixCache
 from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.replies import Asked, Replies, attempts
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest, RequestBuilder
 from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.sequence import Recorder
-from edge_spec.generation.session_cache import SessionCache
 from edge_spec.generation.tools.chat_prompts import prompt_tokens
 from edge_spec.generation.tools.functions import callable_functions
 from edge_spec.model_info import ModelInfo
@@ -55,7 +54,7 @@ class TextModel(Closing):
         next_limit: called before every round for the most tokens to draft.
         tokenizer: the target's.
         chat_template: how the model writes conversations; None if it does not.
-        session_cache: where caches of waiting conversations are kept.
+        prefix_cache: which of the target's cells, and what copies of them, serve texts to come.
         guard: looks after memory.
         grammars: makes a grammar of its text.
         files: the target and the smaller models that were given, by role; for ``info``.
@@ -69,7 +68,7 @@ class TextModel(Closing):
         ledger: who holds which bytes, and the rest of the memory budget.
         worker: the thread that computes.
         keep_gain: stores the speed-up of its drafts.
-        texts: whose texts lie in the target's cells.
+        prefix_cache: which of the target's cells, and what copies of them, serve texts to come.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class TextModel(Closing):
         lossless: bool = True,
         chat_template: str | None = None,
         notes: Sequence[str] = (),
-        session_cache: SessionCache | None = None,
+        prefix_cache: PrefixCache | None = None,
         guard: MemoryGuard | None = None,
         grammars: Callable[[Lark], Grammar] | None = None,
         files: Mapping[str, ModelFile] | None = None,
@@ -97,15 +96,14 @@ class TextModel(Closing):
         self.mode = mode
         self.lossless = lossless
         self.notes = tuple(notes)
-        self._scheduler = Scheduler(target, tokenizer, session_cache, guard, partial(_explained, file))
-        self.worker, self.texts = self._scheduler.worker, self._scheduler.texts
-        self.ledger = self.texts.cache.ledger
+        self._scheduler = Scheduler(target, tokenizer, prefix_cache, guard, partial(_explained, file))
+        self.worker, self.prefix_cache = self._scheduler.worker, self._scheduler.prefix_cache
+        self.ledger = self.prefix_cache.ledger
         self._prompts = PromptBuilder(tokenizer, chat_template, target.pool.n_vocab)
         self._requests = RequestBuilder(
             tokenizer, target.pool.n_vocab, grammars, self._recommended_sampling, chat_template or ""
         )
         self._next_limit = next_limit
-        self._earlier_texts = EarlierTexts()
         self.keep_gain = keep_gain
         self._on_close = on_close
         self._is_guarded = guard is not None
@@ -199,7 +197,7 @@ class TextModel(Closing):
         request = self._request(prompts.known(tokens), asked)
         if n is not None:
             return self._replies(attempts([request], n), asked)
-        return self._reply(request)
+        return Reply(self._scheduler, request, self._next_limit)
 
     @documented(REPLY_OPTIONS)
     def generate_many(self, prompts: Iterable[Prompt], **options: Unpack[ReplyKeywords]) -> Replies:
@@ -282,17 +280,6 @@ class TextModel(Closing):
         """
         asked = ReplyOptions.of(options)
         request = self._request(tokens, asked, settings, written=written, drawn=drawn)
-        return self._reply(request, context, recorder, next_limit)
-
-    def _reply(
-        self,
-        request: ReplyRequest,
-        context: Context | None = None,
-        recorder: Recorder | None = None,
-        next_limit: Callable[[], int] | None = None,
-    ) -> Reply:
-        if request.options.reuse and context is None:
-            context = ReusingContext(self._earlier_texts)
         return Reply(self._scheduler, request, next_limit or self._next_limit, context=context, recorder=recorder)
 
     def replies(
@@ -320,7 +307,6 @@ class TextModel(Closing):
             self._scheduler,
             wanted,
             next_limit or self._next_limit,
-            context=(lambda: ReusingContext(self._earlier_texts)) if asked.reuse else Context,
             timeout=asked.timeout,
             on_notice=asked.on_notice,
         )
@@ -440,7 +426,7 @@ class TextModel(Closing):
     @property
     def evicted_cells(self) -> int:
         """Number of cells evicted so far for other texts."""
-        return self.texts.n_evicted
+        return self.prefix_cache.n_evicted
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -456,7 +442,7 @@ class TextModel(Closing):
     @property
     def session_cache_bytes(self) -> int:
         """Memory that the caches of suspended conversations take."""
-        return self.texts.cache.n_bytes
+        return self.prefix_cache.n_bytes
 
     def check_memory(self) -> bool:
         """Reduce memory if it is scarce, or restore what was reduced if there is plenty, unless a reply is active.

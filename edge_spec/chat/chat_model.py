@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
-from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.generation.options import ReplyKeywords
+from edge_spec.generation.prefix_cache import PrefixCache
 from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.reply import Reply
+from edge_spec.generation.worker import Worker
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.base import Choice, Decision
@@ -24,13 +25,15 @@ class ChatModel(Protocol):
         mode: the name of the way it speculates.
         lossless: whether the text has the model's own distribution.
         ledger: who holds which bytes.
-        texts: the texts in the target's cells.
+        prefix_cache: the texts in the target's cells, and copies of them.
+        worker: the thread that computes.
     """
 
     mode: str
     lossless: bool
     ledger: Ledger
-    texts: KeptTexts
+    prefix_cache: PrefixCache
+    worker: Worker[Any]
 
     @property
     def n_ctx(self) -> int:

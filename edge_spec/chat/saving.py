@@ -19,7 +19,7 @@ from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
 from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, Sentence, StateError
 from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json
-from edge_spec.generation.session_cache import SuspendedCaches
+from edge_spec.generation.suspended_caches import SuspendedCaches
 from edge_spec.models.beside import write_whole
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -165,7 +165,7 @@ def _record_in(file: BinaryIO, model: ChatModel) -> Any:
         if text.file_size <= _SMALL_TEXT_BYTES:
             return parse_json(archive.read(text))
         needed = _MEMORY_PER_BYTE * text.file_size
-        with model.texts.cache.ledger.lend("sessions", "a conversation from a file", needed) as took:
+        with model.ledger.lend("sessions", "a conversation from a file", needed) as took:
             took(needed)
             return parse_json(archive.read(text))
 
@@ -176,12 +176,11 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename.startswith(_CACHES)]
             sizes = [entry.file_size for entry in entries]
-            cache = model.texts.cache
-            if sum(sizes) > cache.limit_bytes:
+            if sum(sizes) > model.prefix_cache.limit_bytes:
                 return None
             # The sum of all caches, and one twice while its chunks are joined.
             needed = sum(sizes) + max(sizes, default=0) + _CHUNK_BYTES
-            with cache.ledger.lend("sessions", "caches from a file", needed) as took:
+            with model.ledger.lend("sessions", "caches from a file", needed) as took:
                 took(needed)
                 return {entry.filename[len(_CACHES) :]: _content(archive, entry) for entry in entries}
     except (*BAD_ARCHIVE, *BAD_RECORD, BudgetExceeded):

@@ -6,19 +6,27 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Unpack
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message
 from edge_spec.chat.tokenization import ConversationTokenizer
-from edge_spec.errors import BudgetExceeded, NoChatTemplate, PromptError, Sentence, SettingsError, UnfinishedReply
+from edge_spec.errors import (
+    BudgetExceeded,
+    Closed,
+    NoChatTemplate,
+    PromptError,
+    Sentence,
+    SettingsError,
+    UnfinishedReply,
+)
 from edge_spec.generation.context import Context, Notice
-from edge_spec.generation.kept_texts import Entered, KeptTexts
 from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.sequence import Sequence as TextSequence
-from edge_spec.generation.session_cache import SuspendedCaches
+from edge_spec.generation.suspended_caches import SuspendedCaches
 from edge_spec.generation.tools.functions import Tool, callable_functions
 from edge_spec.options import refuse_unknown
 from edge_spec.sampling import Sampler
@@ -242,7 +250,7 @@ class ChatSession:
         reply = self._last_reply()
         if reply is not None:
             reply.close()
-        self._model.texts.release(self)
+        self._model.prefix_cache.release(self)
 
     def save(self, path: StrPath, *, caches: bool = True) -> None:
         """Write the conversation to a file, whole or not at all; see ``ChatSession.load``.
@@ -258,16 +266,17 @@ class ChatSession:
 
         with self._lock:
             self._require_idle()
-            if caches:
+            kept: SuspendedCaches | None = None
+            with ExitStack() as copies:
                 try:
-                    with self._model.texts.copied(self) as copies:
-                        save(path, self.to_json(), self._model.profile, copies)
-                    return
+                    if caches:
+                        with self._model.worker.pause():
+                            kept = copies.enter_context(self._model.prefix_cache.copied(self))
                 except BudgetExceeded:
                     self.on_notice(
                         "saved without caches, for which the memory has no room; the text will be read again"
                     )
-            save(path, self.to_json(), self._model.profile, None)
+                save(path, self.to_json(), self._model.profile, kept)
 
     @classmethod
     def load(
@@ -314,14 +323,17 @@ class ChatSession:
             self.was_read = not departs and (caches is not None or was_read)
             self.departs = departs or values.get("departs") is True
         if caches is not None:
-            self._model.texts.suspend(self, caches)
+            with self._model.worker.pause():
+                self._model.prefix_cache.keep(self, caches)
 
     @property
     def _conversation(self) -> Conversation:
         """Return the conversation, including what was written of an answer that the caller dropped."""
         sequence = self._sequence() if self._sequence is not None else None
         if sequence is not None and not sequence.is_recorded and self._last_reply() is None:
-            self._model.texts.settle()
+            # It ends before the next step.
+            with suppress(Closed, UnfinishedReply), self._model.worker.pause():
+                pass
         return self._said
 
     @_conversation.setter
@@ -338,7 +350,7 @@ class ChatSession:
 
     def _start_again(self, messages: Iterable[Message]) -> None:
         self._conversation = self._tokenizer.read([*messages], self._shown(self._options))
-        self._model.texts.release(self)
+        self._model.prefix_cache.release(self)
         self.was_read = self.departs = False
         self.moves = ()
 
@@ -430,11 +442,9 @@ class _Answer(Context):
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         self._window.fit(n_tokens, n_ctx)
 
-    def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
-        if self._window.n_forgotten or self._window.fit(len(text), kept.pool.n_ctx) is not None:
-            # Move only cells that this conversation has read, never those of another text.
-            twin, n = None, 0
-        return super().enter(kept, owner, text, twin, n)
+    def may_share(self, n_tokens: int, n_ctx: int) -> bool:
+        # Move only cells that this conversation has read, never those of another text.
+        return self.shares and self._window.fit(n_tokens, n_ctx) is None
 
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice

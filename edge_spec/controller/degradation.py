@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -12,7 +12,6 @@ from edge_spec.controller.open_models import FAILURES, OpenModels
 from edge_spec.controller.request import Request, fallbacks
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.generation.context import GuardedReply, MemoryGuard
-from edge_spec.generation.kept_texts import KeptTexts
 from edge_spec.memory.pressure import Patience, PressureReading, PressureWatch
 from edge_spec.speculation.modes import Mode
 
@@ -48,11 +47,7 @@ class Degradation(MemoryGuard):
         self._first_profile = self._profile
         # The last profile of each conversation, or of each reply outside of one.
         self._known: weakref.WeakKeyDictionary[object, str] = weakref.WeakKeyDictionary()
-        self._to_disk: Callable[[bool], bool] = models.session_cache.to_disk
         self._on_disk = False
-
-    def work_with(self, texts: KeptTexts) -> None:
-        self._to_disk = texts.to_disk
 
     @property
     def degradations(self) -> tuple[str, ...]:
@@ -97,7 +92,7 @@ class Degradation(MemoryGuard):
         return True
 
     def _step_down(self, replies: Sequence[GuardedReply]) -> bool:
-        moved, self._on_disk = self._to_disk(True), True
+        moved, self._on_disk = self._models.prefix_cache.to_disk(True), True
         now = self._models.candidate
         lower = ((f"memory is scarce: {', '.join(reductions(now, each))}", each) for each in self._lower(replies))
         if moved or any(self._apply(candidate, replies, sentence) for sentence, candidate in lower):
@@ -115,7 +110,7 @@ class Degradation(MemoryGuard):
             worked = self._apply(better, replies, sentence)
         self._patience.stepped_up(worked=worked)
         if not self.degradations:
-            self._to_disk(False)
+            self._models.prefix_cache.to_disk(False)
             self._on_disk = False
 
     def _apply(self, candidate: Candidate, replies: Sequence[GuardedReply], sentence: str) -> bool:

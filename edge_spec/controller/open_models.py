@@ -11,11 +11,9 @@ from pathlib import Path
 from edge_spec.controller.candidates import DRAFT_TABLES, TOKEN_BYTES, Candidate, Estimates, Estimators
 from edge_spec.controller.measurements import Gain, Measurements
 from edge_spec.engines.base import Engine, ModelSettings, OpenedModel, Opener
-from edge_spec.engines.cache_state import restated
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.errors import BackendError, EdgeSpecError, Sentence, UnsupportedModel
-from edge_spec.generation.kept_texts import TEXTS
-from edge_spec.generation.session_cache import CachesOnDisk, SessionCache
+from edge_spec.generation.prefix_cache import PrefixCache
 from edge_spec.memory import Footprint, Ledger, probe, require, usage
 from edge_spec.memory.usage import trim_heap
 from edge_spec.models import ModelFile, kept_tokens
@@ -35,9 +33,6 @@ __all__ = ["FAILURES", "OpenModels"]
 FAILURES = (EdgeSpecError, MemoryError, OSError)
 """Errors that may be caused by too little memory."""
 
-_COPIES = 3
-"""Copies of a target's saved cache in memory while it is read back: engines copy it once or twice."""
-
 _HINT = Sentence("raise {memory}, or use a smaller {n_ctx} or another {speculation}")
 
 
@@ -51,7 +46,7 @@ class OpenModels:
         notes: sentences about what the models cannot do.
         ledger: where everything is claimed before it is opened, line by line.
         files: by role.
-        session_cache: copies caches, and keeps those of suspended conversations.
+        prefix_cache: which cells of the target, and what copies of them, serve texts to come.
 
     Args:
         first: the candidate that was planned.
@@ -76,7 +71,6 @@ class OpenModels:
         self.files = files
         self.ledger = ledger
         self.notes: list[str] = []
-        self.session_cache = SessionCache(ledger, folder=folder)
         self.candidate = first
         self._first = first
         self._openers = openers
@@ -88,12 +82,12 @@ class OpenModels:
         # The learners in the open drafter, and their candidate.
         self._measurements = measurements or Measurements(None, files)
         self._learning: tuple[Candidate, dict[str, Chooser]] | None = None
-        self._cells: list[tuple[Speculator, CachesOnDisk]] = []
         try:
             opened = self._open("target", first, self._target_of(first)[1])
             self.probed: ProbeResult = opened.probed
             self._note_cut_short()
             self.target = Target(Speculator(opened.pool.path(), NoDrafter()))
+            self.prefix_cache = PrefixCache(self.target, ledger, folder=folder)
             self._go_to(first)
         except BaseException:
             self._close_all()
@@ -128,7 +122,7 @@ class OpenModels:
     def recover(self) -> bool:
         """Reopen a lost target with an empty cache; return whether it is open."""
         if self.is_lost:
-            self._cells.clear()
+            self.prefix_cache.lose_cells()
             with suppress(*FAILURES):
                 self._go_to(self.candidate)
                 self.target.forget()
@@ -187,37 +181,16 @@ class OpenModels:
         self._opened, self.probed = wanted, opened.probed
         self._note_cut_short()
         self.target.change_pool(opened.pool)
-        while self._cells:
-            self._restore_cells(*self._cells.pop(0))
+        self.prefix_cache.return_to_cells()
 
     def _close_target(self, wanted: tuple[Engine, ModelSettings]) -> None:
         """Close the target; keep its cells if the wanted candidate can use them and they fit."""
         assert self._opened is not None
         engine, own = self._opened
         if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx, held_experts=wanted[1].held_experts)):
-            for text in self.target.texts:
-                if 0 < len(text.text) < wanted[1].n_ctx:
-                    text.settle()
-                    # Save to a file: two caches at once would not fit the memory.
-                    with suppress(*FAILURES), self.session_cache.suspended(text, drafters=False) as caches:
-                        self._cells.append((text, self.session_cache.on_disk(caches)))
+            self.prefix_cache.leave_cells(wanted[1].n_ctx)
         self._opened = None
         self._close("target")
-
-    def _restore_cells(self, text: Speculator, cells: CachesOnDisk) -> None:
-        """Restore the cells of a text in a target with the same numerics; leave them empty if that fails."""
-        model = text.model
-        try:
-            self._claim_texts()
-            with self.session_cache.from_disk(cells, copies=_COPIES) as caches:
-                model.restore(restated(caches.states["target"], profile=model.profile.name))
-        except FAILURES:
-            model.rollback(0)
-
-    def _claim_texts(self) -> None:
-        """Claim the memory of further texts beyond the plan when one gets cells."""
-        n_texts = sum(text.model.n_past > 0 for text in self.target.texts)
-        self.ledger.set(*TEXTS, n_texts * self.target.pool.text_bytes)
 
     def _note_cut_short(self) -> None:
         """Add a note if the probe of the target was not completed."""

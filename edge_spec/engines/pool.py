@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from edge_spec.engines.cache_state import pack_state, unpack_state
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Closed, ContextFull
+from edge_spec.speculation.cache_state import pack_state, unpack_state
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.pool import Path
 from edge_spec.speculation.tree import EMPTY, Tree

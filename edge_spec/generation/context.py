@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edge_spec.errors import PromptTooLong
-from edge_spec.generation.kept_texts import Entered, KeptTexts
+from edge_spec.generation.prefix_cache import EarlierPrompt
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Speculator
 
@@ -27,17 +27,22 @@ class Notice(Protocol):
 class Context:
     """Brings the text of a reply into the models, and keeps it inside their context: here, of a reply of its own.
 
+    Args:
+        session: whom the text is kept for: a conversation, or an ``EarlierPrompt``; None if for nobody.
+
     Attributes:
-        session: whom the text is kept for: a conversation; None if for nobody.
+        session: the same.
         n_reused: how many tokens of the text were not read, since the caches held them.
         shares: whether other texts may begin with its cells: those that were moved have bits of their own.
         departs: whether what is written may differ from the same request's undisturbed text.
     """
 
-    session: object | None = None
     n_reused = 0
     shares = True
     departs = False
+
+    def __init__(self, session: object | None = None) -> None:
+        self.session = session
 
     def require_room(self, n_tokens: int, n_ctx: int) -> None:
         """Refuse a text of ``n_tokens`` that leaves no room for a reply.
@@ -48,13 +53,9 @@ class Context:
         if n_tokens >= n_ctx:
             raise PromptTooLong(n_prompt=n_tokens, n_ctx=n_ctx)
 
-    def enter(self, kept: KeptTexts, owner: object, text: Sequence[int], twin: Speculator | None, n: int) -> Entered:
-        """Let ``text`` be written, with the cells that serve it; see ``KeptTexts.enter``.
-
-        Args:
-            twin: a text that is being written and begins with the same ``n`` tokens, in cells with the same bits.
-        """
-        return kept.enter(owner, len(text), twin=twin, n=n)
+    def may_share(self, n_tokens: int, n_ctx: int) -> bool:
+        """Return whether a text of ``n_tokens`` may begin with the cells of another one."""
+        return self.shares
 
     def begin(
         self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
@@ -67,6 +68,9 @@ class Context:
         """
         self.require_room(len(text), speculator.model.n_ctx)
         speculator.begin(text, sampler, reuse=resumed)
+        if isinstance(self.session, EarlierPrompt):
+            self.n_reused = min(speculator.model.n_past, len(text))
+            self.session.n_read, self.session.profile = len(text) - 1, speculator.model.profile.name
 
     def make_room(self, speculator: Speculator, notice: Notice) -> bool:
         """Take something out of a context that is full; False if nothing can go, and the reply then ends."""
@@ -93,9 +97,6 @@ class GuardedReply(Protocol):
 
 class MemoryGuard:
     """Looks after memory; this one lets everything pass. Its methods are called by the worker."""
-
-    def work_with(self, texts: KeptTexts) -> None:
-        """Look after these texts, too: those that nobody writes take memory that can be had."""
 
     @property
     def degradations(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 from edge_spec.errors import PromptError
-from edge_spec.generation.context import Context
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.options import ignore
 from edge_spec.generation.readable import Readable
@@ -73,7 +72,6 @@ class Replies(Readable[tuple[int, str]]):
     Args:
         asked: what is asked for.
         next_limit: called before a round for the most tokens to draft.
-        context: makes what keeps a reply inside the model's context.
         timeout: seconds after which all end, see ``ReplyOptions``; None for no limit.
         on_notice: called with each sentence that the reader should see.
 
@@ -91,24 +89,23 @@ class Replies(Readable[tuple[int, str]]):
         asked: Sequence[Asked],
         next_limit: Callable[[], int],
         *,
-        context: Callable[[], Context] = Context,
         timeout: float | None = None,
         on_notice: Callable[[str], object] = ignore,
     ) -> None:
         super().__init__(scheduler, Claim(timeout))
         self.notices: list[str] = []
         self._on_notice = on_notice
-        self.answers = tuple(self._reply(index, each, next_limit, context) for index, each in enumerate(asked))
+        self.answers = tuple(self._reply(index, each, next_limit) for index, each in enumerate(asked))
         self._untold_ends: list[Reply] = []
         self._unfinished = {reply.sequence: reply for reply in self.answers if not reply.is_complete}
 
-    def _reply(self, index: int, asked: Asked, next_limit: Callable[[], int], context: Callable[[], Context]) -> Reply:
+    def _reply(self, index: int, asked: Asked, next_limit: Callable[[], int]) -> Reply:
         error, request = asked.error, asked.request
         if request is not None:
             # They have one limit of time, and what several of them say is said once.
             request = replace(request, options=replace(request.options, timeout=None, on_notice=ignore))
             try:
-                return Reply(self._scheduler, request, next_limit, context=context(), index=index, group=self.claim)
+                return Reply(self._scheduler, request, next_limit, index=index, group=self.claim)
             except PromptError as refusal:
                 error = refusal
         assert error is not None

@@ -11,6 +11,7 @@ from typing import Any, Self
 from edge_spec.errors import AlreadyRead, Closed
 from edge_spec.generation.context import Context
 from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.prefix_cache import EarlierPrompt
 from edge_spec.generation.readable import Readable
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.scheduler import Scheduler
@@ -64,7 +65,8 @@ class Reply(Readable[str]):
         index: int = 0,
         group: Claim | None = None,
     ) -> None:
-        context, n_ctx = context or Context(), scheduler.target.pool.n_ctx
+        context = context or Context(EarlierPrompt() if request.options.reuse else None)
+        n_ctx = scheduler.target.pool.n_ctx
         context.require_room(len(request.prompt) + len(request.written), n_ctx)
         timeout = request.options.timeout if group is None else None
         self._begin(scheduler, request, n_ctx, Claim(timeout, group), next_limit, context, recorder, index)

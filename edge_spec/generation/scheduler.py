@@ -9,15 +9,12 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from time import perf_counter
-from weakref import WeakKeyDictionary, ref
 
 from edge_spec.errors import Cancelled, Closed, PoolFull
 from edge_spec.generation.context import MemoryGuard
-from edge_spec.generation.kept_texts import KeptTexts
+from edge_spec.generation.prefix_cache import PrefixCache, Taken
 from edge_spec.generation.reader import Reader
-from edge_spec.generation.sequence import Claim
 from edge_spec.generation.sequence import Sequence as TextSequence
-from edge_spec.generation.session_cache import SessionCache
 from edge_spec.generation.worker import Wait, Worker, Workload
 from edge_spec.memory import Ledger
 from edge_spec.speculation.language_model import Logits
@@ -25,7 +22,6 @@ from edge_spec.speculation.loop import Prepared, Speculator, decode, learn, prep
 from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
-from edge_spec.speculation.text import common_prefix
 from edge_spec.tokens.tokenizer import Vocabulary
 
 __all__ = ["Scheduler"]
@@ -35,9 +31,6 @@ _MOST_AHEAD = 256
 
 _PATIENCE_S = 2.0
 """A reply that nobody has read on for so long makes room for one that waits."""
-
-_WORTH_SHARING = 8
-"""Shorter beginnings are read again: a tile that two texts share is copied anyway. Nor is waited for so few tokens."""
 
 _PIECE_DECODES = 2.0
 """Of prompts that are read while others are written, as much as takes so many decodes is read in a round, and more
@@ -71,7 +64,7 @@ class Scheduler(Workload[TextSequence]):
         target: the target, its texts, and the drafter.
         vocabulary: what tokens stand for.
         worker: the thread that makes the steps. Everything else here belongs to it, or to who has paused it.
-        texts: whose texts lie in the target's cells.
+        prefix_cache: which cells and copies serve texts to come.
         guard: keeps replies inside the memory.
         rows: what the target has computed, by what for: ``prompt``s, the next token of a ``text``, and ``draft``s.
     """
@@ -80,7 +73,7 @@ class Scheduler(Workload[TextSequence]):
         self,
         target: Target,
         vocabulary: Vocabulary,
-        session_cache: SessionCache | None = None,
+        prefix_cache: PrefixCache | None = None,
         guard: MemoryGuard | None = None,
         explained: Callable[[BaseException], BaseException] = lambda error: error,
     ) -> None:
@@ -88,15 +81,12 @@ class Scheduler(Workload[TextSequence]):
         self._explained = explained
         self.vocabulary = vocabulary
         self.worker = Worker(self, looks_after_memory=guard is not None)
-        self.texts = KeptTexts(target, self.worker, session_cache or SessionCache(Ledger()))
+        self.prefix_cache = prefix_cache or PrefixCache(target, Ledger())
         self.guard = guard or MemoryGuard()
-        self.guard.work_with(self.texts)
         # Both in the order of arrival.
         self._waiting: list[TextSequence] = []
         self._live: list[TextSequence] = []
         self._arrivals = count()
-        # Of texts that nobody writes any more, for which group of replies they were written.
-        self._ended: WeakKeyDictionary[Speculator, ref[Claim]] = WeakKeyDictionary()
         self._turns = 0
         self._pool = target.pool
         self.rows = Counter(prompt=0, text=0, draft=0)
@@ -121,7 +111,7 @@ class Scheduler(Workload[TextSequence]):
         self.target.resume()
         try:
             n_ahead = sequence.end(reason, error)
-            text = sequence.place or self.texts.idle(sequence.context.session)
+            text = sequence.place or self.prefix_cache.idle(sequence.context.session)
             if text is not None and n_ahead:
                 with suppress(Closed):
                     text.replace(max(0, len(text.text) - n_ahead), ())
@@ -159,7 +149,7 @@ class Scheduler(Workload[TextSequence]):
     def look_after_memory(self) -> bool:
         """Give memory back or take some again, see ``MemoryGuard``; whether it was looked, since nobody writes."""
         if self.is_idle:
-            self.texts.shrink()
+            self.prefix_cache.shrink()
             self.guard.between_replies()
         return self.is_idle
 
@@ -246,10 +236,10 @@ class Scheduler(Workload[TextSequence]):
         if self.target.pool is self._pool:
             return False
         self._pool = self.target.pool
-        self.texts.changed_target()
+        self.prefix_cache.changed_target()
         for sequence in self._live[self.target.most_texts :]:
             self._preempt(sequence)
-        while len(self._live) > 1 and not self.texts.claims():
+        while len(self._live) > 1 and not self.prefix_cache.claims():
             self._preempt(self._live[-1])
         for sequence in self._live:
             # A few tokens belong to the next decode.
@@ -277,25 +267,45 @@ class Scheduler(Workload[TextSequence]):
             self._preempt(left[-1])
         return bool(left)
 
-    def _preempt(self, sequence: TextSequence) -> None:
-        """Let a reply wait that is being written; it goes on where it was, with the same bits or read again."""
-        text = _place_of(sequence)
-        sequence.preempted, sequence.place = list(text.text), None
-        self._live.remove(sequence)
-        self.texts.preempt(sequence.owner, text)
-        insort(self._waiting, sequence, key=_arrival)
+    def _preempt(self, sequence: TextSequence, *, is_torn: bool = False) -> None:
+        """Let a reply wait that is being written; it goes on where it was, with the same bits or read again.
+
+        Args:
+            is_torn: its cells may not hold what it says, since a cancel came in between.
+        """
+        text, sequence.place = sequence.place, None
+        if text is not None and is_torn:
+            text.forget()
+            self.prefix_cache.put(text)
+        elif text is not None:
+            sequence.preempted = list(text.text)
+            self.prefix_cache.put(text, sequence.owner)
+            self.prefix_cache.suspend(sequence.owner)
+        if sequence in self._live:
+            self._live.remove(sequence)
+        if sequence not in self._waiting:
+            insort(self._waiting, sequence, key=_arrival)
 
     def _enter(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> bool | None:
         """Let a reply be written, or end it; False while others need the cells, None while another one reads what both
         begin with."""
         try:
-            entered = self._entered(sequence, wanted)
-            if entered is None or isinstance(entered, bool):
-                return entered
-            text, resumed = entered
+            if sequence.preempted is None:
+                if not self.guard.before_reply(sequence):
+                    self._finished(sequence, reason="memory")
+                    return True
+                self._follow_target()
+            taken = self._taken(sequence, wanted)
+            if taken is False and not self._live:
+                # All cells are there for it, and they are too few.
+                n_tokens = len(sequence.preempted or sequence.tokens)
+                raise PoolFull(n_free=self.target.pool.n_free, n_needed=n_tokens)
+            if not taken:
+                return taken
+            text, resumed = taken
             sequence.place = text
             if not self._live:
-                self.texts.sit_at(text, sequence.owner, is_begun=False)
+                self.prefix_cache.sit_at(text, sequence.owner, is_begun=False)
             insort(self._live, sequence, key=_arrival)
             self._waiting.remove(sequence)
             if sequence.preempted is None:
@@ -314,78 +324,22 @@ class Scheduler(Workload[TextSequence]):
             sequence.has_to_read(n_unread)
         except Cancelled:
             self.target.resume()
-            self._wait_again(sequence)
+            self._preempt(sequence, is_torn=True)
         except Exception as error:
             self._finished(sequence, error=error)
         return True
 
-    def _wait_again(self, sequence: TextSequence) -> None:
-        """Let a reply enter anew whose text has been emptied, since what it began with was cancelled."""
-        text, sequence.place = sequence.place, None
-        if text is not None:
-            text.forget()
-            self.texts.leave(None, text)
-        if sequence in self._live:
-            self._live.remove(sequence)
-        if sequence not in self._waiting:
-            insort(self._waiting, sequence, key=_arrival)
-
-    def _entered(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> tuple[Speculator, bool] | bool | None:
-        """Return a text for a reply, and whether its cells hold the beginning; or what ``_enter`` returns without."""
+    def _taken(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> Taken:
+        """Take a text for a reply out of the cache."""
         if sequence.preempted is not None:
-            n_tokens = len(sequence.preempted)
-            return self.texts.enter(sequence.owner, n_tokens) or self._no_room(n_tokens)
-        if not self.guard.before_reply(sequence):
-            self._finished(sequence, reason="memory")
-            return True
-        self._follow_target()
-        tokens = sequence.tokens
-        twin: Speculator | None = None
-        shared = 0
-        # Cells that were moved, or wait outside, have bits that those of another text may not have.
-        if sequence.context.shares and sequence.owner not in self.texts.cache:
-            twin, shared = self._twin(tokens, sequence.claim.group, wanted)
-        entered = sequence.context.enter(self.texts, sequence.owner, tokens, twin, shared)
-        return self._no_room(len(tokens)) if entered is False else entered
-
-    def _no_room(self, n_tokens: int) -> bool:
-        if not self._live:
-            # All cells are there for it, and they are too few.
-            raise PoolFull(n_free=self.target.pool.n_free, n_needed=n_tokens)
-        return False
-
-    def _twin(
-        self, tokens: Sequence[int], group: Claim | None, wanted: Sequence[TextSequence]
-    ) -> tuple[Speculator | None, int]:
-        """Return the text that begins most like some tokens, and how many it shares with them.
-
-        It is one that is being written, or was written for the same group. Only where a cell has the same bits however
-        it was computed. What it has yet to read is waited for only where that is worth it.
-        """
-        best: tuple[Speculator | None, int] = (None, 0)
-        if self.target.pool.max_paths == 1 or self.target.pool.capabilities.reuse_step != 1:
-            return best
-        ended = (text for text in self.texts.unowned() if group is not None and self._group_of(text) is group)
-        texts = {text: False for text in ended}
-        for sequence in self._live:
-            text = _place_of(sequence)
-            if sequence.context.shares:
-                texts[text] = sequence.is_reading and self._goes_on(sequence, wanted)
-        coming = best
-        for text, is_reading in texts.items():
-            n_past = text.model.n_past
-            # What it has not read yet it will have read soon, if it is being read.
-            n = common_prefix(text.text if is_reading else text.text[:n_past], tokens[:-1])
-            coming, best = max(coming, (text, n), key=_length_of), max(best, (text, min(n, n_past)), key=_length_of)
-        if best[1] < _WORTH_SHARING:
-            best = None, 0
-        # Whoever waits for a few tokens is written behind the others, in decodes of its own at the end.
-        return coming if coming[1] - best[1] >= _WORTH_SHARING else best
-
-    def _group_of(self, text: Speculator) -> Claim | None:
-        """Return the group of replies for which a text was written that nobody writes any more."""
-        group = self._ended.get(text)
-        return group() if group is not None else None
+            return self.prefix_cache.take(sequence.owner, sequence.preempted)
+        tokens, context = sequence.tokens, sequence.context
+        beside: list[tuple[Speculator, bool]] | None = None
+        # Cells that were moved have bits that those of another text may not have.
+        if context.may_share(len(tokens), self.target.pool.n_ctx):
+            sharing = [each for each in self._live if each.context.shares]
+            beside = [(_place_of(each), each.is_reading and self._goes_on(each, wanted)) for each in sharing]
+        return self.prefix_cache.take(sequence.owner, tokens, beside, sequence.claim.group)
 
     def _finished(
         self, sequence: TextSequence, *, reason: str | None = None, error: BaseException | None = None
@@ -408,13 +362,9 @@ class Scheduler(Workload[TextSequence]):
             if sequence in group:
                 group.remove(sequence)
         if text is None:
-            self.texts.release(sequence)
+            self.prefix_cache.release(sequence)
             return
-        self.texts.leave(sequence.context.session, text)
-        if sequence.claim.group is not None:
-            self._ended[text] = ref(sequence.claim.group)
-        else:
-            self._ended.pop(text, None)
+        self.prefix_cache.put(text, sequence.context.session, sequence.claim.group)
         # A target that could not be opened again has nothing to drop.
         with suppress(Closed):
             text.end_reply()
@@ -495,7 +445,7 @@ class Scheduler(Workload[TextSequence]):
             return sequence.context.make_room(text, sequence.notice)
         except Cancelled:
             sequence.preempted = tokens
-            self._wait_again(sequence)
+            self._preempt(sequence, is_torn=True)
             raise
         except PoolFull as error:
             # What is moved must not be shared, and is copied.
@@ -509,8 +459,8 @@ class Scheduler(Workload[TextSequence]):
         texts = [_place_of(sequence) for sequence in batch]
         try:
             if len(batch) == 1:
-                self.texts.sit_at(texts[0], batch[0].owner, is_begun=True)
-            self.texts.gives_draft_cells(len(texts) * _DRAFT_CELLS)
+                self.prefix_cache.sit_at(texts[0], batch[0].owner, is_begun=True)
+            self.prefix_cache.gives_draft_cells(len(texts) * _DRAFT_CELLS)
             prepared = prepare(texts, [_limit(sequence) for sequence in batch])
         except (Cancelled, PoolFull):
             raise
@@ -565,7 +515,7 @@ class Scheduler(Workload[TextSequence]):
             except PoolFull as error:
                 if len(texts) == 1 or not any(each.draft for each in prepared):
                     raise
-                if not self.texts.gives_cells(error.n_needed - error.n_free):
+                if not self.prefix_cache.spill(error.n_needed - error.n_free):
                     prepared = prepare(texts, [0] * len(texts))
 
     def _in_cells(self, advance: Callable[[Sequence[TextSequence]], None], sequences: Sequence[TextSequence]) -> None:
@@ -583,7 +533,7 @@ class Scheduler(Workload[TextSequence]):
 
     def _frees(self, error: PoolFull) -> bool:
         """Free cells that were lacking; False if there is one text, and it has all."""
-        if not self.texts.gives_cells(error.n_needed - error.n_free):
+        if not self.prefix_cache.spill(error.n_needed - error.n_free):
             if len(self._live) == 1:
                 return False
             self._preempt(self._live[-1])
@@ -594,10 +544,6 @@ def _limit(sequence: TextSequence) -> int:
     """Return the most tokens to draft for a text."""
     _place_of(sequence).room = room = sequence.n_left
     return min(sequence.next_limit(), room - 1)
-
-
-def _length_of(twin: tuple[object, int]) -> int:
-    return twin[1]
 
 
 def _arrival(sequence: TextSequence) -> int:

@@ -63,12 +63,8 @@ class Target:
         forked.holds(source.text[:n])
         return forked
 
-    def may_drop(self, text: Speculator) -> bool:
-        """Return whether there may be one text less: one has the drafter."""
-        return text is not self.seat
-
     def drop(self, text: Speculator) -> None:
-        """Close a further text, see ``may_drop``."""
+        """Close a text other than ``seat``, which has the drafter."""
         self.texts.remove(text)
         text.drafter.close()
         text.model.close()

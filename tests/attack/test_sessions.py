@@ -20,11 +20,11 @@ from edge_spec import TextModel
 from edge_spec.chat import ChatSession
 from edge_spec.chat.saving import _MEMORY_PER_BYTE
 from edge_spec.cli.terminal.autosave import Autosave
-from edge_spec.engines.cache_state import pack_state, unpack_state
 from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.errors import BackendError, EdgeSpecError, StateError
 from edge_spec.memory import Ledger
 from edge_spec.models.beside import write_whole
+from edge_spec.speculation.cache_state import pack_state, unpack_state
 from edge_spec.speculation.tree import Tree
 
 
@@ -41,7 +41,7 @@ def saved(model: TextModel, path: Path) -> Path:
 
 def test_a_text_that_would_not_fit_the_budget_is_not_read(tmp_path: Path) -> None:
     model = world()
-    model.texts.cache.ledger = Ledger(budget_bytes=300 << 20)
+    model.prefix_cache.ledger = Ledger(budget_bytes=300 << 20)
     with zipfile.ZipFile(tmp_path / "bomb", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("conversation.json", b"[" + b"{}," * (15 << 20) + b"{}]")
     assert (tmp_path / "bomb").stat().st_size < 300_000

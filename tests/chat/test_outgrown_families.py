@@ -197,7 +197,7 @@ def test_a_conversation_that_outgrows_its_context_after_it_lost_its_cells_is_tol
             session.send(question).read()
         assert session.n_seen == session.n_tokens
         # As when others needed its cells, and memory had no room for a copy.
-        model.texts.release(session)
+        model.prefix_cache.release(session)
         other = begun(model, seed=6, temperature=1.0).send(QUESTIONS[0])
         next(other)
         session.send("And then? " * 8).read()

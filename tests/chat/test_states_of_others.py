@@ -17,9 +17,9 @@ from hybrid_files import ONLY_LETTERS, HybridFiles
 
 import edge_spec
 from edge_spec import ChatSession, TextModel
-from edge_spec.engines.cache_state import pack_state, unpack_state
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.models import resolve_family
+from edge_spec.speculation.cache_state import pack_state, unpack_state
 
 N_CTX = 160
 KINDS = [

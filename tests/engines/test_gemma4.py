@@ -28,7 +28,6 @@ from lone_text import lone_text
 from modes_agree import check_modes_agree, wishes
 
 import edge_spec
-from edge_spec.engines.cache_state import unpack_state
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.onnx.engine import onnx_footprint
@@ -43,6 +42,7 @@ from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.loading import plan
 from edge_spec.models import inspect
 from edge_spec.models.model_file import kv_cache_bytes
+from edge_spec.speculation.cache_state import unpack_state
 from edge_spec.speculation.tree import Tree
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")

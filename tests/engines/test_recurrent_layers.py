@@ -537,7 +537,7 @@ def test_states_of_another_size_are_refused(opened: dict[str, OnnxPath]) -> None
     lfm2.rollback(0)
     lfm2.prefill(TEXT[:20])
     state = lfm2.save()
-    from edge_spec.engines.cache_state import pack_state, restated
+    from edge_spec.speculation.cache_state import pack_state, restated
 
     for wrong in (restated(state, profile=qwen35.profile.name), state[:-1]):
         with pytest.raises(StateError):
@@ -625,7 +625,7 @@ def test_answers_to_one_prompt_read_it_once_and_are_what_each_is_alone(
         line = next(line for line in model.ledger if (line.owner, line.name) == ("texts", "caches"))
         assert line.predicted_bytes == 4 * text_bytes + further
         assert pool.session.states.n_held == 5
-        model.texts.shrink()
+        model.prefix_cache.shrink()
         assert pool.session.states.n_held <= 1
         assert ("texts", "caches") not in {(line.owner, line.name) for line in model.ledger}
     with edge_spec.load(
@@ -648,7 +648,7 @@ def test_texts_wait_where_memory_has_no_room_for_their_states(hybrids: HybridFil
             pool, ledger = model.followed["target"].model.pool, model.ledger
             # Cells are not what is scarce.
             pool.resize(1600)
-            model.texts.changed_target()
+            model.prefix_cache.changed_target()
             ledger.budget_bytes = ledger.held_bytes + ledger.reserve_bytes + room * pool.text_bytes
             replies = model.generate_many(["abc", "another one", "x" * 40], **asked)
             most = 0

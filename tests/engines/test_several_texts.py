@@ -152,7 +152,7 @@ def test_an_answer_that_waits_without_cells_is_the_one_that_did_not_or_tells(kin
             if n == interrupted:
                 model.generate("cat " * 48, seed=1, max_tokens=1).read()
         model.ledger.release("test")
-        with model.texts.copied(session) as caches:
+        with model.prefix_cache.copied(session) as caches:
             assert caches is not None
             cells = caches.states["target"]
         session.close()
@@ -183,7 +183,7 @@ def test_answers_share_their_prompt_however_often_it_is_asked(shared: TextModel)
         )
         replies.read()
         assert shared.rows["prompt"] - before < 2 * len(replies.answers[0].prompt)
-        counts.append(len(shared.texts._target.texts))
+        counts.append(len(shared.prefix_cache.target.texts))
     assert counts[-1] == counts[-2] <= 2 * shared.most_texts + 1
 
 

@@ -16,10 +16,10 @@ from speculator_replies import request_of
 from table_model import TableModel, TablePool, random_table
 
 from edge_spec.errors import PoolFull
+from edge_spec.generation.prefix_cache import PrefixCache
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.scheduler import Scheduler
-from edge_spec.generation.session_cache import SessionCache
 from edge_spec.generation.worker import Wait
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
@@ -42,7 +42,7 @@ def new_scheduler(
     """A scheduler of a table model, on which each token takes a byte."""
     model = TableModel(TABLE, n_ctx=n_ctx, n_cells=n_cells, max_rows=rows)
     target = Target(Speculator(model, NgramDrafter()), lambda path: NgramDrafter())
-    return Scheduler(target, letters(-1), SessionCache(Ledger(budget)))
+    return Scheduler(target, letters(-1), PrefixCache(target, Ledger(budget)))
 
 
 def request(number: int, prompt: Sequence[int] = (1, 2), **asked: Any) -> ReplyRequest:
@@ -183,8 +183,8 @@ def test_cells_may_come_and_go_while_texts_are_written(letters: Any, seed: int) 
         if chance.random() < 0.1:
             # What a memory guard does where memory is scarce, and when it is free again.
             with scheduler.worker.pause():
-                scheduler.texts.to_disk(chance.random() < 0.7)
-                scheduler.texts.shrink()
+                scheduler.prefix_cache.to_disk(chance.random() < 0.7)
+                scheduler.prefix_cache.shrink()
         sizes.add(pool.n_cells)
     assert len(sizes) > 1
     assert [(each.token_ids, each.text) for each in replies] == [alone(letters, each, 96) for each in asked]
@@ -202,7 +202,7 @@ def test_a_pool_that_is_full_of_kept_texts_is_not_copied_for_each_further_one(le
         reply.sequence.context.session = kept[-1]
         reply.read()
         if number % 10 == 0:
-            scheduler.texts.shrink()
+            scheduler.prefix_cache.shrink()
     assert 4000 < max(sizes) <= n_planned + 5000
     assert len(sizes) < 40
 
@@ -291,10 +291,10 @@ def test_texts_that_come_and_go_do_not_move_the_pool_each_time(letters: Any, mon
             reply.read()
         # As many are kept as a server keeps, and nobody asks for a while.
         del kept[:-64]
-        scheduler.texts.shrink()
+        scheduler.prefix_cache.shrink()
         n_resized.append(len(sizes))
     assert len(sizes) <= 8 and n_resized[6] == n_resized[-1]
     # Where memory is scarce nothing is held that no text needs.
-    scheduler.texts.to_disk(True)
+    scheduler.prefix_cache.to_disk(True)
     pool = scheduler.target.pool
     assert pool is not None and pool.n_cells == 96 + 16

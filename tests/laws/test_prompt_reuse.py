@@ -109,14 +109,14 @@ def test_a_common_beginning_is_copied_and_stays_with_its_text(load_demo: Callabl
 
 def test_a_common_beginning_is_copied_where_an_engine_holds_one_text(tmp_path: Path) -> None:
     with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=tmp_path, speculation="tree") as model:
-        assert model.texts.pool.capabilities.reuse_step == 1
+        assert model.prefix_cache.pool.capabilities.reuse_step == 1
         check_a_common_beginning_is_copied(model)
 
 
 def test_what_is_evicted_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # With these caches llama.cpp holds one text.
     with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=tmp_path, kv_k="f16") as model:
-        monkeypatch.setattr(model.texts.cache, "limit_bytes", 0)
+        monkeypatch.setattr(model.prefix_cache, "limit_bytes", 0)
         prompts = [model.tokenize(f"{name} {STORY * 3}") for name in ("Zoe", "Yan")]
         for _ in range(2):
             for prompt in prompts:

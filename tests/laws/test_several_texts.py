@@ -23,11 +23,11 @@ from speculator_replies import request_of
 from table_model import TableModel, TablePool, random_table
 
 from edge_spec.errors import BackendError, Closed, GrammarDeadEnd, PromptTooLong
+from edge_spec.generation.prefix_cache import PrefixCache
 from edge_spec.generation.replies import Asked, Replies
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.scheduler import Scheduler
-from edge_spec.generation.session_cache import SessionCache
 from edge_spec.memory import Ledger
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.chooser import Chooser
@@ -69,7 +69,7 @@ class World:
         self.ledger = Ledger(budget)
         self.model = self.new_model(most)
         target = Target(Speculator(self.model.pool.path(), drafters()), lambda path: drafters())
-        self.scheduler = Scheduler(target, letters, SessionCache(self.ledger))
+        self.scheduler = Scheduler(target, letters, PrefixCache(target, self.ledger))
 
     def new_model(self, most: int) -> TableModel:
         return TableModel(
@@ -238,7 +238,7 @@ def test_each_is_what_it_is_alone(letters: Any, letter_grammar: Any, data: st.Da
     for index, asked in enumerate(world.requests):
         assert outcome(replies[index]) == world.alone(asked)
         assert "".join(pieces[index]) == replies[index].text
-    world.scheduler.texts.shrink()
+    world.scheduler.prefix_cache.shrink()
     assert world.ledger.held_bytes == 0
 
 
@@ -458,7 +458,7 @@ def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
     for _ in range(3):
         replies = world.replies()
         texts.append("".join(replies.read()))
-        for text in [text for text in target.texts if target.may_drop(text)]:
+        for text in [text for text in target.texts if text is not target.seat]:
             target.drop(text)
         del replies, text
         gc.collect()
@@ -478,7 +478,7 @@ def test_drafters_have_cells_for_every_text_that_is_written(letters: Any) -> Non
         assert (pool.n_cells > n_cells) == (n_cells == 64)
         further = world.model.pool.n_cells - world.new_model(16).pool.n_cells
         assert world.ledger.held_bytes == pool.n_cells - n_cells + further
-        world.scheduler.texts.shrink()
+        world.scheduler.prefix_cache.shrink()
         assert pool.n_cells == n_cells and not list(world.ledger)
     assert drafted[0] == drafted[1]
 
@@ -492,7 +492,7 @@ def test_the_ledger_has_further_cells_while_they_are_used(letters: Any) -> None:
     assert lines == [("texts", "caches")]
     assert world.ledger.held_bytes == world.model.pool.n_cells - world.new_model(4).pool.n_cells > 0
     replies.close()
-    world.scheduler.texts.shrink()
+    world.scheduler.prefix_cache.shrink()
     assert not list(world.ledger)
 
 

@@ -72,7 +72,7 @@ def test_caches_come_from_a_file_within_the_budget_or_not_at_all(
         monkeypatch.setattr("edge_spec.chat.saving._content", lambda archive, entry: pytest.fail("was read"))
         again = ChatSession.load(model, path, on_notice=said.append)
         assert again.messages == session.messages
-        assert again not in model.texts.cache
+        assert again not in model.prefix_cache
         assert "read again" in said[-1]
         model.ledger.check_integrity()
 
@@ -86,7 +86,7 @@ def test_what_comes_back_from_the_disk_is_claimed_for_as_long(
         session.send("Hello!").read()
         model.generate("Hello", seed=1, max_tokens=2).read()
         laid = lines_of(model)["suspended"].predicted_bytes
-        model.texts.cache.to_disk(True)
+        model.prefix_cache.to_disk(True)
         assert "suspended" not in lines_of(model)
         held: list[int] = []
         target = model.followed["target"].model

@@ -20,7 +20,7 @@ from edge_spec.engines.llama.settings import llama_settings
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BudgetExceeded, SettingsError
-from edge_spec.generation.kept_texts import TEXTS
+from edge_spec.generation.prefix_cache import TEXTS
 from edge_spec.loading import plan
 from edge_spec.memory import usage
 from edge_spec.models import inspect, resolve_family

@@ -18,7 +18,7 @@ def test_clients_at_once_get_what_each_gets_alone(
 ) -> None:
     served = serve(engine)
     if not keeps:
-        monkeypatch.setattr(served.model.texts.cache, "limit_bytes", 0)
+        monkeypatch.setattr(served.model.prefix_cache, "limit_bytes", 0)
 
     def talk(subject: str) -> list[Any]:
         question = f"Tell me a long story about {subject}. " * 6
@@ -41,7 +41,7 @@ def test_some_conversations_are_evicted_while_others_stay(
     serve: Callable[..., Any], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = serve(engine)
-    cache = served.model.texts.cache
+    cache = served.model.prefix_cache
 
     def turn(messages: list[Any]) -> tuple[list[Any], int]:
         """A conversation with the answer and another question, and how much of it did not have to be read."""
@@ -59,7 +59,7 @@ def test_some_conversations_are_evicted_while_others_stay(
     # As many cells as planned, whatever was asked before.
     with served.model.worker.pause():
         for uses_disk in (True, False):
-            served.model.texts.to_disk(uses_disk)
+            served.model.prefix_cache.to_disk(uses_disk)
     begun("horse")
     before = cache.n_bytes
     begun("tree")

@@ -1,0 +1,653 @@
+"""The prefix cache: the cells, the copies in memory and the files that still serve a text to come."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary, ref
+
+from edge_spec.errors import BudgetExceeded, EdgeSpecError, PoolFull, StateError
+from edge_spec.generation.suspended_caches import CachesOnDisk, SuspendedCaches
+from edge_spec.memory import Ledger
+from edge_spec.speculation.cache_state import restated
+from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.pool import TILE, Pool
+from edge_spec.speculation.target import Target
+from edge_spec.speculation.text import common_prefix
+
+__all__ = ["TEXTS", "EarlierPrompt", "PrefixCache", "Taken"]
+
+TEXTS = ("texts", "caches")
+"""The ledger's line of what texts take beyond the plan."""
+
+_STEPS = (1, 2, 4, 8, 16, 32)
+"""A pool grows by the largest of these parts of it that fits, and is not made smaller by less than the last one. All
+that is held is copied each time: twice as many cells at a time make that rare."""
+
+_SPARE = 2
+"""While memory is not scarce a pool keeps so many times the cells that texts hold: the next texts need them again."""
+
+_DRAFT_STEP = 4
+"""A pool of a drafter's model grows by this part of it at least."""
+
+_WORTH_SHARING = 8
+"""Shorter beginnings are read again: a tile that two texts share is copied anyway. Nor is waited for so few tokens."""
+
+_WORTH_COPYING = 32
+"""Shorter beginnings of an earlier prompt are read again: that takes no longer than copying caches."""
+
+_COPY_FROM = 8
+"""An earlier prompt of which less than this part is shared is not copied for it."""
+
+_MAX_EARLIER = 64
+"""So many earlier prompts are kept."""
+
+_TOKEN_BYTES = 64
+"""What an engine saves of a token besides its keys and values, and more."""
+
+_COPIES = 3
+"""Copies of a target's saved cells in memory while they are read back: engines copy them once or twice."""
+
+
+class EarlierPrompt:
+    """Whose text it is where a reply belongs to no conversation: later prompts may begin like it.
+
+    A cell serves them only where reading their prompt would compute the same bits, see ``Capabilities.reuse_step``; so
+    nothing of a reply depends on what came before.
+
+    Attributes:
+        n_read: how many of its first tokens were read as a prompt.
+        profile: the name of the numerics profile that computed its cells; empty before.
+    """
+
+    n_read = 0
+    profile = ""
+
+    def usable(self, shared: int, step: int) -> int:
+        """Return how many of ``shared`` first tokens have cells that a fresh prompt would compute bit for bit."""
+        if step > 1:
+            shared = min(shared, self.n_read)
+        return shared // step * step if step else 0
+
+
+Taken: TypeAlias = tuple[Speculator, bool] | Literal[False] | None
+"""A text that may be written now, and whether its cells hold what it begins with; False while others need the cells,
+None while another text is reading what both begin with."""
+
+
+class _Beginning(NamedTuple):
+    """A text that another one may begin like: how many tokens its cells hold of it now, and soon."""
+
+    source: Speculator | EarlierPrompt | None
+    n: int
+    n_soon: int
+
+
+class PrefixCache:
+    """The texts of a target, and whom they belong to.
+
+    A text that nobody writes stays in its cells until others need them; then the one that was used least recently is
+    suspended: copied into memory or files, from which it is taken again. An engine that holds one text suspends it
+    whenever another one comes. Copies are dropped, the oldest first, where they get too large. What nobody refers to
+    any more is dropped as well.
+
+    ``take`` gives a text for the longest beginning that is there, ``put`` keeps one that nobody writes any more, and
+    ``spill`` frees cells. ``release``, ``to_disk`` and ``n_bytes`` may be used by any thread, everything else by the
+    worker, or by whoever has paused it.
+
+    Args:
+        ledger: where room for copies, and for cells beyond the plan, is claimed; what it does not allow is not kept.
+        limit_bytes: the most memory that all copies may take together.
+        folder: where copies on disk lie; the system's own folder for temporary files by default.
+
+    Attributes:
+        target: the target.
+        n_evicted: cells that texts had and others needed, since the model was opened.
+    """
+
+    def __init__(
+        self, target: Target, ledger: Ledger, *, limit_bytes: int = 256 << 20, folder: Path | None = None
+    ) -> None:
+        self.target = target
+        self.ledger = ledger
+        self.limit_bytes = limit_bytes
+        self.n_evicted = 0
+        self._folder = folder
+        self._uses_disk = False
+        self._lock = threading.RLock()
+        self._written = set[Speculator]()
+        # Texts that nobody writes, by owner, the one used last at the end; those of no owner are not here.
+        self._idle: WeakKeyDictionary[object, Speculator] = WeakKeyDictionary()
+        # Copies by owner, the latest at the end.
+        self._copies: WeakKeyDictionary[object, SuspendedCaches | CachesOnDisk] = WeakKeyDictionary()
+        # Nobody else refers to these.
+        self._earlier = dict[EarlierPrompt, None]()
+        # Of texts of no owner, for which group of replies they were written.
+        self._groups: WeakKeyDictionary[Speculator, ref[object]] = WeakKeyDictionary()
+        # Cells that pools had when they were opened: those of the plan.
+        self._planned: WeakKeyDictionary[Pool, int] = WeakKeyDictionary()
+        self._planned_of(self.pool)
+        # Of texts whose target is closed.
+        self._left: list[tuple[Speculator, CachesOnDisk]] = []
+
+    @property
+    def pool(self) -> Pool:
+        """The target's cells."""
+        return self.target.pool
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that all copies take."""
+        with self._lock:
+            return sum(caches.n_bytes for _, caches in self._in_memory())
+
+    def __contains__(self, owner: object) -> bool:
+        return owner in self._idle or owner in self._copies
+
+    def idle(self, owner: object | None) -> Speculator | None:
+        """Return the text of an owner, if it lies in cells and nobody writes it."""
+        return self._idle.get(owner) if owner is not None else None
+
+    # --- take
+
+    def take(
+        self,
+        owner: object,
+        tokens: Sequence[int],
+        beside: Iterable[tuple[Speculator, bool]] | None = None,
+        group: object | None = None,
+    ) -> Taken:
+        """Return a text to write ``tokens`` in, whose cells hold the longest beginning of them that is there.
+
+        What its owner has comes first. An ``EarlierPrompt`` has nothing of its own: it continues or copies the one
+        before it that begins most alike. Cells for all tokens, and for a draft, are given to the text.
+
+        Args:
+            owner: a conversation, or whoever else the text belongs to.
+            beside: texts that are being written and may be shared, and whether they are reading what they begin with;
+                None if only what is the owner's own serves.
+            group: for which group of replies it is written; the texts of those that have ended may be shared, too.
+        """
+        source, n = owner, len(tokens)
+        is_earlier = beside is not None and isinstance(owner, EarlierPrompt)
+        if beside is not None and (is_earlier or owner not in self):
+            found = self._longest(owner, tokens, beside, group)
+            if found.n_soon - found.n >= _WORTH_SHARING:
+                return None
+            source, n = found.source or owner, found.n
+            if isinstance(source, EarlierPrompt) and source is not owner:
+                source = self._adopted(owner, source, n)
+        is_own = source is owner
+        text = self._idle.get(owner) if is_own else self._fork(source, n)
+        is_held = text is not None and bool(text.text)
+        is_new = text is None
+        text = text or self._empty()
+        if text is None or not self._has_room(text):
+            return False
+        if is_new:
+            is_held = self._restored(text, source, keep=not is_own)
+        if is_own:
+            self._idle.pop(owner, None)
+        if is_earlier:
+            is_held = is_held and n > 0
+            self._trim(text, n)
+        n_ctx, max_rows = self.pool.n_ctx, self.pool.capabilities.max_rows
+        # Cells of prompts that are still being read are taken only then.
+        unread = sum(max(0, len(each.text) - each.model.n_past) for each in self._written)
+        self._written.add(text)
+        n_tokens = min(len(tokens), n_ctx) + max_rows
+        if not self._frees(text, n_tokens - text.model.n_past + unread):
+            self.put(text, owner if is_held else None)
+            return False
+        self.gives_draft_cells(n_tokens, text)
+        return text, is_held
+
+    def _longest(
+        self, owner: object, tokens: Sequence[int], beside: Iterable[tuple[Speculator, bool]], group: object | None
+    ) -> _Beginning:
+        """Return the text that begins most like some tokens, and how many of them serve.
+
+        A cell of a text beside serves only where it has the same bits however it was computed. What such a text has yet
+        to read is waited for only where that is worth it.
+        """
+        pool, found = self.pool, [_Beginning(None, 0, 0)]
+        step = pool.capabilities.reuse_step
+        if isinstance(owner, EarlierPrompt):
+            for earlier in self._earlier:
+                text = self._text_of(earlier) if earlier.profile == pool.profile.name else ()
+                n = earlier.usable(common_prefix(text, tokens[:-1]), step)
+                if n >= max(_WORTH_COPYING, len(text) // _COPY_FROM):
+                    found.append(_Beginning(earlier, n, n))
+        if step == 1 and pool.max_paths > 1:
+            own = ref(group) if group is not None else None
+            ended = ((text, False) for text in self._unowned() if own is not None and self._groups.get(text) == own)
+            for place, is_reading in (*ended, *beside):
+                n_past = place.model.n_past
+                # What it has not read yet it will have read soon, if it is being read.
+                n = common_prefix(place.text if is_reading else place.text[:n_past], tokens[:-1])
+                if n >= _WORTH_SHARING:
+                    found.append(_Beginning(place, min(n, n_past), n))
+        best = max((each for each in found if each.n >= _WORTH_SHARING), key=lambda each: each.n, default=found[0])
+        # Whoever waits for a few tokens is written behind the others, in decodes of its own at the end.
+        return best._replace(n_soon=max(each.n_soon for each in found))
+
+    def _text_of(self, owner: object) -> Sequence[int]:
+        """Return the tokens of which an owner has cells or copies."""
+        kept = self._idle.get(owner) or self._copies.get(owner)
+        return kept.text if kept is not None else ()
+
+    def _adopted(self, owner: object, earlier: EarlierPrompt, n: int) -> object:
+        """Return the source of a prompt whose first ``n`` tokens are those of an earlier one.
+
+        Where it continues that one, or replaces no more than its last half, it becomes its text.
+        """
+        assert isinstance(owner, EarlierPrompt)
+        owner.n_read, owner.profile = earlier.n_read, earlier.profile
+        if n * 2 < len(self._text_of(earlier)):
+            return earlier
+        with self._lock:
+            if (text := self._idle.get(earlier)) is not None:
+                self._idle[owner] = text
+            if (caches := self._copies.get(earlier)) is not None:
+                self._copies[owner] = caches
+            self.release(earlier)
+        return owner
+
+    def _fork(self, source: object, n: int) -> Speculator | None:
+        """Return a text that shares the cells of the first ``n`` tokens of another one; None if there can be none."""
+        text = source if isinstance(source, Speculator) else self._idle.get(source)
+        # Where there is one path, a copy is restored instead.
+        if text is not None and self.pool.max_paths > 1:
+            with suppress(PoolFull, MemoryError):
+                if self._has_room(None, text) and self._frees(text, TILE, text):
+                    self._drop_others(text)
+                    return self.target.fork(text, n)
+        return None
+
+    def _drop_others(self, spare: Speculator) -> None:
+        """Have room for a further text: of those of nobody a few stay, and there are no more than there may be."""
+        target = self.target
+        others = [each for each in self._unwritten() if each[1] not in (target.seat, spare)]
+        n_over = len(target.texts) + 1 - target.pool.max_paths
+        n_unowned = sum(owner is None for owner, _ in others)
+        for owner, text in others[: max(0, n_over, n_unowned - target.most_texts)]:
+            if owner is not None:
+                self.suspend(owner)
+            target.drop(text)
+
+    def _empty(self) -> Speculator | None:
+        """Return an empty text that nobody has; None if there is none to be had."""
+        text = next(self._unowned(), None) or self.target.add()
+        if text is None and self._idle:
+            text = self.suspend(next(iter(self._idle)))
+        if text is not None:
+            text.forget()
+        return text
+
+    def _restored(self, text: Speculator, owner: object, *, keep: bool) -> bool:
+        """Move copies into the models; False if there are none, or the models cannot take them."""
+        try:
+            with self._borrowed(self._copies.get(owner)) as caches:
+                if caches is None or "target" not in caches.states:
+                    return False
+                self._frees(text, len(caches.text))
+                text.restore(caches.states, caches.text)
+                return True
+        except (BudgetExceeded, PoolFull, StateError):
+            return False
+        finally:
+            if not keep:
+                self.release(owner)
+
+    def _trim(self, text: Speculator, n: int) -> None:
+        """Go back to whole chunks: beyond them others would begin elsewhere than in a fresh prompt."""
+        step = self.pool.capabilities.reuse_step
+        if n and step > 1:
+            text.replace(min(n, text.model.n_past // step * step), ())
+            while text.model.n_past % step:
+                # It went back further than it had to, into the middle of a chunk.
+                text.replace(text.model.n_past // step * step, ())
+
+    # --- put
+
+    def put(self, text: Speculator, owner: object | None = None, group: object | None = None) -> None:
+        """Keep a text that nobody writes any more for its owner, or, while there is room, for a group of replies."""
+        self._written.discard(text)
+        self._groups.pop(text, None)
+        if group is not None:
+            self._groups[text] = ref(group)
+        if owner is None:
+            return
+        with self._lock:
+            self._idle.pop(owner, None)
+            self._idle[owner] = text
+            if isinstance(owner, EarlierPrompt):
+                self._earlier.pop(owner, None)
+                self._earlier[owner] = None
+                while len(self._earlier) > _MAX_EARLIER:
+                    self.release(next(iter(self._earlier)))
+
+    def keep(self, owner: object, caches: SuspendedCaches) -> None:
+        """Keep copies for an owner, if there is room for them at all."""
+        with self._lock:
+            self._copies.pop(owner, None)
+            if self._uses_disk:
+                # Without room on the disk the text is read again.
+                with suppress(OSError):
+                    self._copies[owner] = CachesOnDisk(caches, self._folder)
+            elif caches.n_bytes <= self.limit_bytes:
+                self._copies[owner] = caches
+                while (self.n_bytes > self.limit_bytes or not self._enter()) and (held := self._in_memory()):
+                    del self._copies[held[0][0]]
+            self._enter()
+
+    def release(self, owner: object) -> None:
+        """Forget what is kept for an owner."""
+        with self._lock:
+            self._idle.pop(owner, None)
+            self._copies.pop(owner, None)
+            if isinstance(owner, EarlierPrompt):
+                self._earlier.pop(owner, None)
+            self._enter()
+
+    # --- spill
+
+    def spill(self, n: int, spare: Speculator | None = None) -> bool:
+        """Free ``n`` cells, or those of one text that nobody writes; whether there was anything to free.
+
+        Texts of no owner go first; then there are more cells, as far as memory allows; then texts are suspended that
+        were used least recently.
+        """
+        owner, text = self._next_to_go(spare)
+        if (text is None or owner is not None) and self._grow(n, is_needed=text is None):
+            return True
+        return self._gives_way(owner, text)
+
+    def suspend(self, owner: object) -> Speculator:
+        """Copy the text of an owner out of its cells; returns its place, which is free."""
+        text = self._idle[owner]
+        # What cannot be suspended is read again later.
+        with suppress(EdgeSpecError, MemoryError):
+            with self.copied(owner) as kept:
+                assert kept is not None
+            self.keep(owner, kept)
+        self._idle.pop(owner, None)
+        self._evict(text)
+        return text
+
+    def _unowned(self) -> Iterator[Speculator]:
+        """Yield the texts that belong to nobody, the first text before others."""
+        owned = {*self._idle.values(), *self._written}
+        return (text for text in self.target.texts if text not in owned)
+
+    def _unwritten(self) -> list[tuple[object | None, Speculator]]:
+        """Return the texts that nobody writes, with their owners, in the order in which they lose their cells."""
+        return [*((None, text) for text in self._unowned()), *self._idle.items()]
+
+    def _next_to_go(self, spare: Speculator | None) -> tuple[object | None, Speculator | None]:
+        """Return the first text with cells that nobody writes, and its owner; None if there is none."""
+        going = (each for each in self._unwritten() if each[1].model.n_past and each[1] is not spare)
+        return next(going, (None, None))
+
+    def _gives_way(self, owner: object | None, text: Speculator | None) -> bool:
+        """Free the cells of a text, with a copy for its owner if it has one; False if there is no text."""
+        if owner is not None:
+            self.suspend(owner)
+        elif text is not None:
+            self._evict(text)
+        return text is not None
+
+    def _evict(self, text: Speculator) -> None:
+        self.n_evicted += text.model.n_past
+        self._empty_out(text)
+
+    def _empty_out(self, text: Speculator) -> None:
+        """Give the cells of a text back, and those of what drafts for it."""
+        text.forget()
+        if self.target.draft_pools:
+            text.drafter.restore({}, ())
+
+    def _frees(self, text: Speculator, n: int, spare: Speculator | None = None) -> bool:
+        """Have cells free for ``n`` more tokens of a text; whether there are."""
+        while (lacking := self.pool.n_more(text.model, n) - self.pool.n_free) > 0:
+            if not self.spill(lacking, spare):
+                return False
+        return True
+
+    def _has_room(self, text: Speculator | None, spare: Speculator | None = None) -> bool:
+        """Have memory for what one more text takes besides cells, which is to be written; whether there is."""
+        if self.target.text_bytes and not (text is not None and text.model.n_past):
+            while not self.claims(1):
+                if not self._gives_way(*self._next_to_go(spare)):
+                    return False
+        return True
+
+    def gives_draft_cells(self, n: int, text: Speculator | None = None) -> None:
+        """Have cells free for drafts of a text of so many tokens, or for ``n`` more tokens of those that are written.
+
+        Drafters of texts that nobody writes give theirs; then there are more cells where several texts are written, as
+        far as memory allows. Where cells lack nothing is drafted.
+        """
+        for pool in self.target.draft_pools:
+            held = text.drafter.followed.values() if text is not None else ()
+            needed = n - sum(each.model.n_past for each in held if each.model.pool is pool)
+            for _, idle in self._unwritten():
+                if needed > pool.n_free:
+                    idle.drafter.restore({}, ())
+            if needed > pool.n_free and len(self._written) > 1:
+                n_more = max(needed - pool.n_free, pool.n_cells // _DRAFT_STEP)
+                self._resized(pool, pool.n_cells + n_more + -n_more % TILE)
+
+    # --- memory
+
+    def claims(self, n_more: int = 0) -> bool:
+        """Claim what the texts take beyond the plan, and ``n_more`` that have no token yet; whether there is room.
+
+        For what is only kept there is no more room than it may take.
+        """
+        is_needed = not any(each.model.n_past for each in self._idle.values())
+        return self._claimed(self._beyond(n_more), is_needed=is_needed)
+
+    def _beyond(self, n_more: int = 0) -> int:
+        """Return what the texts take beyond the plan, and ``n_more`` that have no token yet."""
+        n_texts = n_more + sum(each.model.n_past > 0 or each in self._written for each in self.target.texts)
+        pools = (self.pool, *self.target.draft_pools)
+        further = sum((each.n_cells - self._planned_of(each)) * each.cell_bytes for each in pools)
+        return further + max(0, n_texts - 1) * self.target.text_bytes
+
+    def _planned_of(self, pool: Pool) -> int:
+        """Return the cells that a pool had when it was opened."""
+        return self._planned.setdefault(pool, pool.n_cells)
+
+    def _claimed(self, n_bytes: int, *, is_needed: bool = True) -> bool:
+        """Claim so many bytes beyond the plan; whether they can be had. What is held stays claimed if not."""
+        try:
+            if is_needed or n_bytes <= self.limit_bytes:
+                self.ledger.set(*TEXTS, n_bytes)
+                self.ledger.measure(*TEXTS, n_bytes)
+                return True
+        except BudgetExceeded:
+            with suppress(BudgetExceeded):
+                self.ledger.set(*TEXTS, self._beyond())
+        return False
+
+    def _grow(self, n: int, *, is_needed: bool) -> bool:
+        """Have ``n`` more cells, if the budget has room for them; for what is only kept no more than it may take."""
+        pool = self.pool
+        most = self._planned_of(pool) + self.target.most_texts * pool.n_ctx
+        # For what is only kept small steps are not worth it.
+        steps = [max(n, pool.n_cells // part) for part in _STEPS]
+        for step in (*steps, n) if is_needed else steps:
+            n_cells = pool.n_cells + step + -step % TILE
+            if n_cells <= most and self._resized(pool, n_cells, is_needed=is_needed):
+                return True
+        return False
+
+    def _resized(self, pool: Pool, n_cells: int, *, is_needed: bool = True) -> bool:
+        """Have so many cells in a pool; whether there is memory for them."""
+        with suppress(MemoryError):
+            further = (n_cells - pool.n_cells) * pool.cell_bytes
+            if self._claimed(self._beyond() + further, is_needed=is_needed):
+                pool.resize(n_cells)
+                return True
+        self._claimed(self._beyond())
+        return False
+
+    def shrink(self, *, is_scarce: bool = False) -> None:
+        """Give back what no text holds, as far as there is more than planned: all of it where memory is scarce."""
+        if self._beyond():
+            for text in self._unowned():
+                self._empty_out(text)
+            for pool in (*self.target.draft_pools, self.pool):
+                n_held = (pool.n_cells - pool.n_free) * (1 if is_scarce else _SPARE)
+                n_cells = max(self._planned_of(pool), n_held)
+                if pool.n_cells - n_cells >= max(1, pool.n_cells // _STEPS[-1]):
+                    self._resized(pool, n_cells)
+            self._claimed(self._beyond())
+
+    def to_disk(self, uses_disk: bool) -> bool:
+        """Keep copies on the disk from now on, and give back cells beyond those planned; or keep them in memory again.
+
+        Returns:
+            Whether any memory was given back.
+        """
+        with self._lock:
+            self._uses_disk = uses_disk
+            moved = self._in_memory() if uses_disk else []
+            for owner, caches in moved:
+                self.keep(owner, caches)
+        if not uses_disk or not (before := self._beyond()):
+            return bool(moved)
+        for owner in list(self._idle):
+            self.suspend(owner)
+        self.shrink(is_scarce=True)
+        return bool(moved) or self._beyond() < before
+
+    # --- another target
+
+    def leave_cells(self, n_ctx: int) -> None:
+        """Save the cells of all texts that fit a context of ``n_ctx``: their target is about to be closed."""
+        for text in self.target.texts:
+            if 0 < len(text.text) < n_ctx:
+                text.settle()
+                # Save to a file: two caches at once would not fit the memory.
+                with suppress(EdgeSpecError, MemoryError, OSError), self._copied(text, drafters=False) as caches:
+                    self._left.append((text, CachesOnDisk(caches, self._folder)))
+
+    def return_to_cells(self) -> None:
+        """Restore saved cells in a target with the same numerics; where that fails the text is read again."""
+        while self._left:
+            text, kept = self._left.pop(0)
+            model = text.model
+            try:
+                n_texts = sum(each.model.n_past > 0 for each in self.target.texts)
+                self.ledger.set(*TEXTS, n_texts * self.pool.text_bytes)
+                with self._borrowed(kept, copies=_COPIES) as caches:
+                    if caches is not None:
+                        model.restore(restated(caches.states["target"], profile=model.profile.name))
+            except (EdgeSpecError, MemoryError):
+                model.rollback(0)
+
+    def lose_cells(self) -> None:
+        """Forget the cells that ``leave_cells`` has saved."""
+        self._left.clear()
+
+    def changed_target(self) -> None:
+        """The target was opened again, with as many cells as planned."""
+        self._planned[self.pool] = self.pool.n_cells
+        self.ledger.release(*TEXTS)
+        while not self.claims() and self._idle:
+            self.suspend(next(iter(self._idle)))
+
+    # --- copies
+
+    @contextmanager
+    def copied(self, owner: object) -> Iterator[SuspendedCaches | None]:
+        """The caches of an owner's text, wherever they are, while the context lasts; None if there are none.
+
+        Raises:
+            BudgetExceeded: the memory has no room for copies.
+        """
+        with ExitStack() as copies:
+            text = self._idle.get(owner)
+            caches = copies.enter_context(self._borrowed(self._copies.get(owner)))
+            if text is not None:
+                # What the drafter's models knew of the text when they were last at it stays.
+                known = caches.states if caches is not None else {}
+                caches = copies.enter_context(self._copied(text))
+                caches = SuspendedCaches(states={**known, **caches.states}, text=caches.text)
+            yield caches
+
+    def sit_at(self, text: Speculator, owner: object | None, *, is_begun: bool) -> None:
+        """Let the drafter draft for a text that is written. What its models know of another one is kept."""
+        target, seat = self.target, self.target.seat
+        if target.drafts_for(text):
+            target.seat = text
+            return
+        former = next((each for each, kept in self._idle.items() if kept is seat), None)
+        if former is not None and seat.drafter.followed:
+            with suppress(EdgeSpecError, MemoryError):
+                with self._copied(seat, target=False) as caches:
+                    pass
+                self.keep(former, caches)
+        target.sit_at(text, is_begun=is_begun)
+        if not is_begun:
+            with self._borrowed(self._copies.get(owner)) as known:
+                if known is not None:
+                    text.drafter.restore(known.states, known.text)
+
+    @contextmanager
+    def _copied(self, text: Speculator, *, target: bool = True, drafters: bool = True) -> Iterator[SuspendedCaches]:
+        """Copies of the models' caches: of the ``target``'s, and of those of the drafter if it sits with the text.
+
+        Raises:
+            BudgetExceeded: there is no room for them. Cancelled, Closed: see ``Speculator.save``.
+        """
+        n_tokens = len(text.text)
+        shares = {"KV cache": min(1.0, (n_tokens + 1) / text.model.n_ctx), "recurrent state": 1.0}
+        caches: Counter[str] = Counter()
+        for line in self.ledger:
+            if line.name in shares and (target if line.owner == "target" else drafters):
+                caches[line.owner] += int(shares[line.name] * line.predicted_bytes)
+        # All of them, and the largest up to twice more while its engine hands it out.
+        expected = caches.total() + 2 * max(caches.values(), default=0) + _TOKEN_BYTES * n_tokens * len(caches)
+        with self.ledger.lend("sessions", "copies to save", expected) as took:
+            states = text.save(target=target, drafters=drafters)
+            sizes = [len(state) for state in states.values()]
+            took(sum(sizes) + max(sizes, default=0))
+            yield SuspendedCaches(states=states, text=tuple(text.text))
+
+    @contextmanager
+    def _borrowed(
+        self, kept: SuspendedCaches | CachesOnDisk | None, *, copies: int = 1
+    ) -> Iterator[SuspendedCaches | None]:
+        """Caches in memory while the context lasts, as often as ``copies`` says; None if the disk fails.
+
+        Raises:
+            BudgetExceeded: there is no memory for what lies on the disk.
+        """
+        if not isinstance(kept, CachesOnDisk):
+            yield kept
+            return
+        with self.ledger.lend("sessions", "back from the disk", copies * kept.n_bytes) as took:
+            caches = None
+            with suppress(OSError):
+                caches = kept.read()
+            took(copies * kept.n_bytes)
+            yield caches
+
+    def _in_memory(self) -> list[tuple[object, SuspendedCaches]]:
+        return [(owner, caches) for owner, caches in self._copies.items() if isinstance(caches, SuspendedCaches)]
+
+    def _enter(self) -> bool:
+        """Enter in the ledger what copies take; False if that is more than it allows."""
+        try:
+            self.ledger.set("sessions", "suspended", self.n_bytes)
+        except BudgetExceeded:
+            return False
+        self.ledger.measure("sessions", "suspended", self.n_bytes)
+        return True
