@@ -185,6 +185,7 @@ class Sequence:
         # Guards the log between the scheduler and whoever reads.
         self._lock = RLock()
         self._log: deque[Step] = deque(Step(0, notice=sentence) for sentence in request.notices)
+        self._n_notices = len(self._log)
         self._recorder = recorder
         # As far as the reader is.
         self.is_recorded = False
@@ -306,6 +307,7 @@ class Sequence:
             brought["finish_reason"] = self.stop_reason
         with self._lock:
             self._log.append(Step(len(self._tokens) if is_written else 0, piece, events, **brought))
+            self._n_notices += "notice" in brought
             self.is_over = self.is_over or brought.get("finish_reason") is not None
 
     def _flush(self) -> None:
@@ -387,8 +389,8 @@ class Sequence:
 
     @property
     def n_news(self) -> float:
-        """Number of steps to take; infinite if it has ended."""
-        return inf if self.is_over else len(self._log)
+        """Number of steps to take; infinite if its reader has to know at once: it has ended, or there is a notice."""
+        return inf if self.is_over or self._n_notices else len(self._log)
 
     @property
     def is_complete(self) -> bool:
@@ -401,6 +403,7 @@ class Sequence:
             if not self._log:
                 return None
             step = self._log.popleft()
+            self._n_notices -= step.notice is not None
             self._fold(step)
             return step
 

@@ -31,7 +31,7 @@ class Awaited(Protocol):
 
     @property
     def n_news(self) -> float:
-        """Number of steps that the reader has not taken; infinite once the text has ended."""
+        """Number of steps that the reader has not taken; infinite where it has to know at once, such as at the end."""
 
 
 A = TypeVar("A", bound=Awaited)
