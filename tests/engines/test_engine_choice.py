@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -198,6 +199,7 @@ def test_a_bar_is_shown_to_who_looks_at_a_terminal(
         bar("reading", done, 600)
     written = sys.stderr.getvalue()  # type: ignore[attr-defined]
     assert ("4.2/4.2 MB" in written) == ("reading the prompt" in written) == ("600/600" in written) == shows
+    assert bool(re.search(r"\d:\d\d:\d\d", written)) == shows, "the time that is left"
     assert shows or written == ""
     assert "\x1b[?25l" not in written
 

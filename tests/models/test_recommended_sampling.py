@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
@@ -112,6 +113,14 @@ def test_what_edge_spec_recommends_are_settings_of_files_that_are_known() -> Non
     assert json.loads(path.read_text("utf-8")) == {smollm2.fingerprint: smollm2.sampling}
     assert SamplerSettings.valid(smollm2.sampling) == smollm2.sampling
     assert SamplerSettings(**smollm2.sampling) != SamplerSettings()
+    told = re.search(
+        r"temperature ([\d.]+), and DRY with multiplier ([\d.]+), base ([\d.]+) and an allowed length of (\d+) "
+        r"over the last (\d+) tokens",
+        path.with_name("README.md").read_text("utf-8"),
+    )
+    names = ("temperature", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_window")
+    assert told is not None
+    assert [float(number) for number in told.groups()] == [smollm2.sampling[name] for name in names]
 
 
 def test_it_holds_where_nothing_is_given_and_is_told() -> None:
