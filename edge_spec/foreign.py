@@ -10,6 +10,7 @@ import json
 import math
 import os
 import stat
+import sys
 import tomllib
 import zipfile
 import zlib
@@ -75,6 +76,11 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> Any:
         found = json.loads(text, parse_constant=_refuse if finite else None, parse_float=_finite if finite else None)
     except RecursionError:
         raise _too_deep() from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            # Python's own message is about its settings.
+            raise ValueError(f"a number in it has more than {sys.get_int_max_str_digits():,} digits") from None
+        raise
     return _shallow(found)
 
 

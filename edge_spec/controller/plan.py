@@ -58,7 +58,7 @@ def notes_of(request: Request, chosen: Candidate, budget_bytes: int) -> Iterator
     whole = chosen.engines["target"].resolve(request.target, asked)
     for what, kind, instead in zip(("keys", "values"), chosen.kv, (whole.kv_k, whole.kv_v), strict=True):
         if kind != instead:
-            yield f"{what} are cached as {kind} instead of {instead} {budget}"
+            yield f"{what} are cached as {kind} instead of {instead} {budget}, which can change words"
     chunk = chosen.settings.prefill_chunk
     if chunk != asked.prefill_chunk:
         yield f"prompts are read {chunk} tokens at a time instead of {asked.prefill_chunk} {budget}"

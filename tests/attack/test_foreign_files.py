@@ -80,6 +80,12 @@ def test_numbers_that_json_does_not_have_are_read_only_where_python_wrote_them(t
         parse_json(text, finite=True)
 
 
+@pytest.mark.parametrize("text", ["1" + "0" * 6000, '{"seed": [-1' + "0" * 6000 + "]}"])
+def test_a_number_of_many_digits_is_refused_in_words_of_json(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^a number in it has more than 4,300 digits$"):
+        parse_json(text)
+
+
 def test_what_is_nested_as_deep_as_people_nest_is_read(tmp_path: Path) -> None:
     record = json.loads("[" * 250 + "]" * 250)
     (tmp_path / "record").write_text(json.dumps(record))
