@@ -168,6 +168,10 @@ class Scheduler(Workload[TextSequence]):
                 with suppress(Exception):
                     self._give_up(sequence, error)
             raise
+        finally:
+            # A step may take longer than anybody's patience: it begins when the reader can go on.
+            for sequence in wanted:
+                sequence.claim.waited()
 
     def _give_up(self, sequence: TextSequence, error: BaseException) -> None:
         """End a reply whose text and cells may not agree any more."""

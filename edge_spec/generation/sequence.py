@@ -88,6 +88,10 @@ class Claim:
         """Nobody waits for a piece any more."""
         self._unread_since, self.is_read = monotonic(), False
 
+    def waited(self) -> None:
+        """Somebody has waited for a piece until now."""
+        (self._parent or self)._unread_since = monotonic()
+
     def is_left(self, readers: Tokens[Reader], patience_s: float) -> bool:
         """Return whether nobody has read it for so long, or whoever does cannot go on while ``readers`` wait."""
         own = self._parent or self

@@ -18,6 +18,7 @@ from table_model import TablePool
 
 from edge_spec import Reply, TextModel
 from edge_spec.errors import Closed, UnfinishedReply
+from edge_spec.generation import scheduler
 
 
 def workers() -> set[threading.Thread]:
@@ -229,3 +230,32 @@ def test_what_was_written_of_a_reply_that_is_read_at_once_is_kept(way: str, monk
         n = len(reply.token_ids)
         assert n == model.rows["text"]
         assert reply.text == reply.content == model.generate("ab", seed=1, max_tokens=n, ignore_eos=True).read()
+
+
+def test_a_step_that_takes_long_costs_no_reader_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two readers of an engine that holds one text would take it from each other for ever."""
+    monkeypatch.setattr(scheduler, "_PATIENCE_S", 0.05)
+    n_read = list[int]()
+    prefill = TablePool.prefill
+
+    def slow(pool: TablePool, pieces: Any) -> None:
+        n_read.append(sum(len(tokens) for _, tokens in pieces))
+        sleep(0.1)
+        prefill(pool, pieces)
+
+    monkeypatch.setattr(TablePool, "prefill", slow)
+    with text_model(1) as model:
+        # What gives way is read again.
+        model.prefix_cache.limit_bytes = 0
+        texts = list[str]()
+        prompts = ["ab" * 30, "ba" * 30]
+        replies = [
+            model.generate(prompt, seed=1, max_tokens=5, on_progress=lambda *told: sleep(0.01)) for prompt in prompts
+        ]
+        threads = [threading.Thread(target=lambda reply=reply: texts.append(reply.read())) for reply in replies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(texts) == 2
+        assert sum(n_read) <= sum(len(reply.prompt) for reply in replies)
