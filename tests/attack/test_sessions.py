@@ -41,7 +41,7 @@ def saved(model: TextModel, path: Path) -> Path:
 
 def test_a_text_that_would_not_fit_the_budget_is_not_read(tmp_path: Path) -> None:
     model = world()
-    model.prefix_cache.ledger = Ledger(budget_bytes=300 << 20)
+    model.ledger = Ledger(budget_bytes=300 << 20)
     with zipfile.ZipFile(tmp_path / "bomb", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("conversation.json", b"[" + b"{}," * (15 << 20) + b"{}]")
     assert (tmp_path / "bomb").stat().st_size < 300_000
