@@ -1,4 +1,4 @@
-"""What other options would bring in the same budget: more drafters, or a longer context."""
+"""Options that would bring more drafters or a longer context within the same budget."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _changes(request: Request, other: Candidate) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Alternative:
-    """What other options would lead to.
+    """Arguments of ``load``, and the candidate that they lead to.
 
     Attributes:
         arguments: of ``load``, in place of those of the same names.

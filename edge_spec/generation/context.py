@@ -28,7 +28,7 @@ class Context:
     """Brings the text of a reply into the models, and keeps it inside their context: here, of a reply of its own.
 
     Args:
-        session: whom the text is kept for: a conversation, or an ``EarlierPrompt``; None if for nobody.
+        session: owner of the text in the prefix cache: a conversation or an ``EarlierPrompt``; None if it is not kept.
 
     Attributes:
         session: the same.

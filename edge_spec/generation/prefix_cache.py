@@ -47,7 +47,7 @@ _MAX_EARLIER = 64
 """So many earlier prompts are kept."""
 
 _TOKEN_BYTES = 64
-"""What an engine saves of a token besides its keys and values, and more."""
+"""An upper bound on the bytes that an engine saves for a token besides its keys and values."""
 
 _COPIES = 3
 """Copies of a target's saved cells in memory while they are read back: engines copy them once or twice."""

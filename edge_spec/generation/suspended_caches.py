@@ -1,4 +1,4 @@
-"""Copies of what the models have in their caches of a text: in memory, or in files."""
+"""Copies of the cached states of a text: in memory, or in files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CachesOnDisk", "SuspendedCaches"]
 
 @dataclass(frozen=True, kw_only=True)
 class SuspendedCaches:
-    """What the models have in their caches of a text.
+    """The cached states of the models for one text.
 
     Attributes:
         states: by model, see ``Speculator.save``.
