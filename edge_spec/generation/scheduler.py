@@ -277,13 +277,15 @@ class Scheduler(Workload[TextSequence]):
         Args:
             is_torn: its cells may not hold what it says, since a cancel came in between.
         """
-        text, sequence.place = sequence.place, None
+        text = sequence.place
         if text is not None and is_torn:
             text.forget()
             self.prefix_cache.put(text)
+            sequence.place = None
         elif text is not None:
             sequence.preempted = list(text.text)
             self.prefix_cache.put(text, sequence.owner)
+            sequence.place = None
             self.prefix_cache.suspend(sequence.owner)
         if sequence in self._live:
             self._live.remove(sequence)
@@ -357,18 +359,22 @@ class Scheduler(Workload[TextSequence]):
         try:
             self._leave(sequence)
         except Exception as error:
+            # It has to be gone whatever failed.
+            with suppress(Exception):
+                self._leave(sequence)
             sequence.fail(error)
 
     def _leave(self, sequence: TextSequence) -> None:
         """Nothing more is written of a reply: its text is kept for whom it belongs to."""
-        text, sequence.place = sequence.place, None
         for group in (self._live, self._waiting):
             if sequence in group:
                 group.remove(sequence)
+        text = sequence.place
         if text is None:
             self.prefix_cache.release(sequence)
             return
         self.prefix_cache.put(text, sequence.context.session, sequence.claim.group)
+        sequence.place = None
         # A target that could not be opened again has nothing to drop.
         with suppress(Closed):
             text.end_reply()

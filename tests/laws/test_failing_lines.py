@@ -32,7 +32,7 @@ _FOLDERS = ("/edge_spec/generation/", "/edge_spec/speculation/", "/edge_spec/eng
 _MODULES = ("speculation.round", "speculation.loop", "generation.scheduler")
 _GUIDED = 1
 _N_STRIKES = 120
-"""Lines that are struck, evenly over all."""
+"""Lines that are struck, evenly over all, besides each line of the scheduler's folder."""
 
 
 class Struck(Exception):
@@ -75,10 +75,12 @@ class Striking:
 
     Attributes:
         n_lines: how many there were.
+        last_of: the number of each line of the scheduler's folder when it was about to run for the last time.
     """
 
     def __init__(self, scheduler: Scheduler, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n_lines = 0
+        self.last_of = dict[tuple[str, int], int]()
         self._line = line
         step = scheduler.step
 
@@ -105,6 +107,8 @@ class Striking:
             self.n_lines += 1
             if self.n_lines == self._line:
                 raise Struck
+            if _FOLDERS[0] in name:
+                self.last_of[name, frame.f_lineno] = self.n_lines
         return self._trace
 
 
@@ -134,7 +138,8 @@ def test_what_strikes_at_any_line_of_a_step_changes_no_text(
     written_by_turns(world)
     assert counting.n_lines > 10000
     n_ended = n_alone = 0
-    for line in range(1, counting.n_lines + 1, counting.n_lines // _N_STRIKES):
+    evenly = range(1, counting.n_lines + 1, counting.n_lines // _N_STRIKES)
+    for line in sorted({*evenly, *(counting.last_of.values() if kind == "mixed" else ())}):
         world = new_world(kind)
         Striking(world.scheduler, line, monkeypatch)
         replies = written_by_turns(world)
