@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -16,6 +16,7 @@ from edge_spec.memory import Ledger
 from edge_spec.speculation.cache_state import restated
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.pool import TILE, Pool
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import common_prefix
 
@@ -183,15 +184,15 @@ class PrefixCache:
                 source = self._adopted(owner, source, n)
         is_own = source is owner
         text = self._idle.get(owner) if is_own else self._fork(source, n)
-        is_held = text is not None and bool(text.text)
         is_new = text is None
         text = text or self._empty()
         if text is None or not self._has_room(text):
             return False
-        if is_new:
-            is_held = self._restored(text, source, keep=not is_own)
+        if is_new or is_own:
+            self._restore(text, source)
         if is_own:
-            self._idle.pop(owner, None)
+            self.release(owner)
+        is_held = bool(text.text)
         if is_earlier:
             is_held = is_held and n > 0
             self._trim(text, n)
@@ -203,7 +204,6 @@ class PrefixCache:
         if not self._frees(text, n_tokens - text.model.n_past + unread):
             self.put(text, owner if is_held else None)
             return False
-        self.gives_draft_cells(n_tokens, text)
         return text, is_held
 
     def _longest(
@@ -271,7 +271,7 @@ class PrefixCache:
     def _drop_others(self, spare: Speculator) -> None:
         """Have room for a further text: of those of nobody a few stay, and there are no more than there may be."""
         target = self.target
-        others = [each for each in self._unwritten() if each[1] not in (target.seat, spare)]
+        others = [each for each in self._unwritten() if each[1] is not spare]
         n_over = len(target.texts) + 1 - target.pool.max_paths
         n_unowned = sum(owner is None for owner, _ in others)
         for owner, text in others[: max(0, n_over, n_unowned - target.most_texts)]:
@@ -288,20 +288,18 @@ class PrefixCache:
             text.forget()
         return text
 
-    def _restored(self, text: Speculator, owner: object, *, keep: bool) -> bool:
-        """Move copies into the models; False if there are none, or the models cannot take them."""
-        try:
-            with self._borrowed(self._copies.get(owner)) as caches:
-                if caches is None or "target" not in caches.states:
-                    return False
-                self._frees(text, len(caches.text))
+    def _restore(self, text: Speculator, owner: object) -> None:
+        """Move what there are copies of into the models that lack it, as far as they can take it."""
+        with suppress(BudgetExceeded, PoolFull, StateError), self._borrowed(self._copies.get(owner)) as caches:
+            if caches is None:
+                return
+            n = len(caches.text)
+            self.gives_draft_cells({**dict.fromkeys(self._written, 0), text: n})
+            if text.text:
+                text.drafter.restore(caches.states, caches.text)
+            elif "target" in caches.states:
+                self._frees(text, n)
                 text.restore(caches.states, caches.text)
-                return True
-        except (BudgetExceeded, PoolFull, StateError):
-            return False
-        finally:
-            if not keep:
-                self.release(owner)
 
     def _trim(self, text: Speculator, n: int) -> None:
         """Go back to whole chunks: beyond them others would begin elsewhere than in a fresh prompt."""
@@ -408,8 +406,16 @@ class PrefixCache:
     def _empty_out(self, text: Speculator) -> None:
         """Give the cells of a text back, and those of what drafts for it."""
         text.forget()
-        if self.target.draft_pools:
-            text.drafter.restore({}, ())
+        text.drafter.evict()
+
+    def _evict_drafter(self, text: Speculator, owner: object | None) -> None:
+        """Give back the cells of what drafts for a text, with copies for its owner if it has one."""
+        if owner is not None:
+            with suppress(EdgeSpecError, MemoryError):
+                with self._copied(text, target=False) as caches:
+                    pass
+                self.keep(owner, caches)
+        text.drafter.evict()
 
     def _frees(self, text: Speculator, n: int, spare: Speculator | None = None) -> bool:
         """Have cells free for ``n`` more tokens of a text; whether there are."""
@@ -426,21 +432,31 @@ class PrefixCache:
                     return False
         return True
 
-    def gives_draft_cells(self, n: int, text: Speculator | None = None) -> None:
-        """Have cells free for drafts of a text of so many tokens, or for ``n`` more tokens of those that are written.
+    def gives_draft_cells(self, lengths: Mapping[Speculator, int]) -> None:
+        """Have cells for what drafts for some texts, by how many tokens it is to hold of each.
 
         Drafters of texts that nobody writes give theirs; then there are more cells where several texts are written, as
-        far as memory allows. Where cells lack nothing is drafted.
+        far as memory allows; then those of other texts that are written give theirs. Where cells lack nothing is
+        drafted.
         """
         for pool in self.target.draft_pools:
-            held = text.drafter.followed.values() if text is not None else ()
-            needed = n - sum(each.model.n_past for each in held if each.model.pool is pool)
-            for _, idle in self._unwritten():
-                if needed > pool.n_free:
-                    idle.drafter.restore({}, ())
-            if needed > pool.n_free and len(self._written) > 1:
-                n_more = max(needed - pool.n_free, pool.n_cells // _DRAFT_STEP)
+            paths = [(path, n) for text, n in lengths.items() for path in _draft_paths(text, pool)]
+            if len(paths) > pool.max_paths:
+                continue
+
+            def lacks(pool: Pool = pool, paths: Sequence[tuple[TextPath, int]] = paths) -> int:
+                n_more = (pool.n_more(path, max(0, min(n, pool.n_ctx) - path.n_past)) for path, n in paths)
+                return sum(n_more) - pool.n_free
+
+            for owner, idle in self._unwritten():
+                if lacks() > 0 and any(path.n_past for path in _draft_paths(idle, pool)):
+                    self._evict_drafter(idle, owner)
+            if len(self._written) > 1 and pool.max_paths > 1 and (n := lacks()) > 0:
+                n_more = max(n, pool.n_cells // _DRAFT_STEP)
                 self._resized(pool, pool.n_cells + n_more + -n_more % TILE)
+            for text in self._written - lengths.keys():
+                if lacks() > 0:
+                    text.drafter.evict()
 
     # --- memory
 
@@ -576,33 +592,15 @@ class PrefixCache:
             text = self._idle.get(owner)
             caches = copies.enter_context(self._borrowed(self._copies.get(owner)))
             if text is not None:
-                # What the drafter's models knew of the text when they were last at it stays.
+                # What its drafter's models knew of the text before others got their cells.
                 known = caches.states if caches is not None else {}
                 caches = copies.enter_context(self._copied(text))
-                caches = SuspendedCaches(states={**known, **caches.states}, text=caches.text)
+                caches = SuspendedCaches(states={**caches.states, **known}, text=caches.text)
             yield caches
-
-    def sit_at(self, text: Speculator, owner: object | None, *, is_begun: bool) -> None:
-        """Let the drafter draft for a text that is written. What its models know of another one is kept."""
-        target, seat = self.target, self.target.seat
-        if target.drafts_for(text):
-            target.seat = text
-            return
-        former = next((each for each, kept in self._idle.items() if kept is seat), None)
-        if former is not None and seat.drafter.followed:
-            with suppress(EdgeSpecError, MemoryError):
-                with self._copied(seat, target=False) as caches:
-                    pass
-                self.keep(former, caches)
-        target.sit_at(text, is_begun=is_begun)
-        if not is_begun:
-            with self._borrowed(self._copies.get(owner)) as known:
-                if known is not None:
-                    text.drafter.restore(known.states, known.text)
 
     @contextmanager
     def _copied(self, text: Speculator, *, target: bool = True, drafters: bool = True) -> Iterator[SuspendedCaches]:
-        """Copies of the models' caches: of the ``target``'s, and of those of the drafter if it sits with the text.
+        """Copies of the models' caches: of the ``target``'s, and of those of the drafter.
 
         Raises:
             BudgetExceeded: there is no room for them. Cancelled, Closed: see ``Speculator.save``.
@@ -651,3 +649,8 @@ class PrefixCache:
             return False
         self.ledger.measure("sessions", "suspended", self.n_bytes)
         return True
+
+
+def _draft_paths(text: Speculator, pool: Pool) -> list[TextPath]:
+    """Return the paths through a pool of what drafts for a text."""
+    return [each.model for each in text.drafter.followed.values() if each.model.pool is pool]

@@ -309,9 +309,7 @@ class Scheduler(Workload[TextSequence]):
             if not taken:
                 return taken
             text, resumed = taken
-            sequence.place = text
-            if not self._live:
-                self.prefix_cache.sit_at(text, sequence.owner, is_begun=False)
+            sequence.place = self.target.latest = text
             insort(self._live, sequence, key=_arrival)
             self._waiting.remove(sequence)
             if sequence.preempted is None:
@@ -400,8 +398,9 @@ class Scheduler(Workload[TextSequence]):
         begun = perf_counter()
         try:
             self.target.read([(_place_of(sequence), piece) for sequence, piece in pieces.items()])
-            if not n_writing and len(reading) == 1 and not _place_of(reading[0]).unread(1):
-                self.target.drafter.read()
+            if not n_writing and len(reading) == 1 and not (text := _place_of(reading[0])).unread(1):
+                self._gives_draft_cells([text])
+                text.drafter.read()
         except (Cancelled, PoolFull):
             raise
         except Exception as error:
@@ -468,9 +467,7 @@ class Scheduler(Workload[TextSequence]):
         begun = perf_counter()
         texts = [_place_of(sequence) for sequence in batch]
         try:
-            if len(batch) == 1:
-                self.prefix_cache.sit_at(texts[0], batch[0].owner, is_begun=True)
-            self.prefix_cache.gives_draft_cells(len(texts) * _DRAFT_CELLS)
+            self._gives_draft_cells(texts)
             prepared = prepare(texts, [_limit(sequence) for sequence in batch])
         except (Cancelled, PoolFull):
             raise
@@ -516,6 +513,10 @@ class Scheduler(Workload[TextSequence]):
                 self._finished(sequence, error=failed[sequence])
             elif sequence.is_over:
                 self._let_go(sequence)
+
+    def _gives_draft_cells(self, texts: Sequence[Speculator]) -> None:
+        """Have cells for what drafts for the texts of a round."""
+        self.prefix_cache.gives_draft_cells({text: len(text.text) + _DRAFT_CELLS for text in texts})
 
     def _decoded(self, texts: Sequence[Speculator], prepared: list[Prepared]) -> tuple[list[Prepared], list[Logits]]:
         """Decode what is prepared, without drafts where these lack cells that other texts of the decode have."""

@@ -52,6 +52,11 @@ class Follower:
         """Follow the text with another model; what its cache lacks is read when it is asked."""
         self.model, self._pending = model, EMPTY
 
+    def evict(self) -> None:
+        """Give the cells back: the text is read again when the model is asked."""
+        self._pending = EMPTY
+        self.model.rollback(0)
+
     def _catch_up(self) -> None:
         """Commit the guesses that have become text, and forget the others and what is no longer text."""
         model, cursor = self.model, self._cursor

@@ -244,30 +244,19 @@ def prepare(texts: Sequence[Speculator], limits: Sequence[int]) -> list[Prepared
 
 def _drafts(texts: Sequence[Speculator], limits: Sequence[int], n_rows: int) -> list[Tree]:
     """Return drafts of several texts, which fit in so many rows together."""
-    drafts = [EMPTY] * len(texts)
-    for drafters, places in _by_kind(texts):
-        # A model that follows one text only would keep the others waiting.
-        if len(places) == len(texts) or not drafters[0].followed:
-            asked = [limits[place] for place in places]
-            for place, draft in zip(places, drafters[0].draft_all(drafters, asked, n_rows), strict=True):
-                drafts[place] = draft
-                n_rows -= len(draft)
+    drafters = [text.drafter for text in texts]
+    # Models that know fewer texts at a time would have to read each of them again in every round.
+    if len(texts) <= drafters[0].most_texts:
+        drafts = [*drafters[0].draft_all(drafters, limits, n_rows)]
+    else:
+        drafts = [EMPTY] * len(texts)
+    n_rows -= sum(map(len, drafts))
     for place, draft in enumerate(drafts):
         # What a grammar forces comes beyond what was drafted.
         most = min(limits[place], n_rows + len(draft))
         drafts[place] = texts[place]._verifiable(draft, most) if most > 0 else EMPTY
         n_rows += len(draft) - len(drafts[place])
     return drafts
-
-
-def _by_kind(texts: Sequence[Speculator]) -> list[tuple[list[Drafter], list[int]]]:
-    """Return the drafters of each kind, and the places of their texts."""
-    kinds: dict[type[Drafter], tuple[list[Drafter], list[int]]] = {}
-    for place, text in enumerate(texts):
-        drafters, which = kinds.setdefault(type(text.drafter), ([], []))
-        drafters.append(text.drafter)
-        which.append(place)
-    return list(kinds.values())
 
 
 def decode(texts: Sequence[Speculator], prepared: Sequence[Prepared]) -> list[Logits]:
@@ -286,15 +275,8 @@ def decode(texts: Sequence[Speculator], prepared: Sequence[Prepared]) -> list[Lo
 
 def learn(texts: Sequence[Speculator], rounds: Sequence[Round]) -> list[Exception | None]:
     """Let the drafters of texts that shared a decode learn from the round of each; returns for each what has failed."""
-    if len(texts) == 1:
-        return [*texts[0].drafter.learn_all([texts[0].drafter], rounds)]
-    failed: list[Exception | None] = [None] * len(texts)
-    for drafters, which in _by_kind(texts):
-        for place, error in zip(
-            which, drafters[0].learn_all(drafters, [rounds[place] for place in which]), strict=True
-        ):
-            failed[place] = error
-    return failed
+    drafters = [text.drafter for text in texts]
+    return [*drafters[0].learn_all(drafters, rounds)]
 
 
 def _not_begun(row: Any, text: Sequence[int]) -> int:

@@ -17,35 +17,39 @@ class Target:
 
     Each text is a path through the target's cells, and one decode can advance as many as there can be.
 
-    Each text has a drafter. Where further texts have none with models, since these know one text each, the first one
-    sits with the text that is written.
+    Each text has a drafter.
 
     Args:
-        seat: the first text, with the drafter.
-        drafter_beside: makes a drafter for a further text, by its path.
+        first: the first text.
+        new_drafter: makes the drafter of a further text, by its path.
 
     Attributes:
         pool: the target.
         texts: the texts, whether somebody writes them or not.
-        seat: the text that is written alone, or was.
+        latest: the text that was begun last.
         draft_pools: the cells of the drafters' models.
     """
 
-    def __init__(self, seat: Speculator, drafter_beside: Callable[[Path], Drafter] = lambda path: NoDrafter()) -> None:
-        self._drafter_beside = drafter_beside
-        self.pool, self.seat = seat.model.pool, seat
-        self.texts = [seat]
-        self.draft_pools = _pools_of(seat.drafter)
+    def __init__(self, first: Speculator, new_drafter: Callable[[Path], Drafter] = lambda path: NoDrafter()) -> None:
+        self._new_drafter = new_drafter
+        self.pool, self.latest = first.model.pool, first
+        self.texts = [first]
+        self.draft_pools = _pools_of(first.drafter)
 
     @property
     def drafter(self) -> Drafter:
-        """Guesses what the target will write in the text of ``seat``."""
-        return self.seat.drafter
+        """Guesses what the target will write in the text of ``latest``."""
+        return self.latest.drafter
 
     @property
     def text_bytes(self) -> int:
         """What a text takes besides cells, in the target and in the drafters' models, see ``Pool.text_bytes``."""
         return sum(pool.text_bytes for pool in (self.pool, *self.draft_pools))
+
+    @property
+    def n_past(self) -> int:
+        """How many tokens of all texts are committed."""
+        return sum(text.model.n_past for text in self.texts)
 
     @property
     def most_texts(self) -> int:
@@ -54,7 +58,7 @@ class Target:
         return min(capabilities.max_rows, self.pool.max_paths) if capabilities.widths else 1
 
     def add(self) -> Speculator | None:
-        """Return a further text, empty and without a drafter; None where the target holds no more."""
+        """Return a further text, which is empty; None where the target holds no more."""
         return self._added(self.pool.path()) if len(self.texts) < self.pool.max_paths else None
 
     def fork(self, source: Speculator, n: int) -> Speculator:
@@ -64,51 +68,33 @@ class Target:
         return forked
 
     def drop(self, text: Speculator) -> None:
-        """Close a text other than ``seat``, which has the drafter."""
+        """Close a text that is not the only one."""
         self.texts.remove(text)
+        if text is self.latest:
+            self.latest = self.texts[0]
         text.drafter.close()
         text.model.close()
 
     def _added(self, path: Path) -> Speculator:
-        text = Speculator(path, self._drafter_beside(path))
+        text = Speculator(path, self._new_drafter(path))
         self.texts.append(text)
         return text
-
-    def drafts_for(self, text: Speculator) -> bool:
-        """Return whether a text has all that drafts, without that of ``seat``."""
-        return text is self.seat or text.drafter.followed.keys() == self.drafter.followed.keys()
-
-    def sit_at(self, text: Speculator, *, is_begun: bool) -> None:
-        """Let the drafter draft for another text, which has none of its own, see ``drafts_for``.
-
-        Args:
-            is_begun: it is being written; if not, ``Speculator.begin`` comes next.
-        """
-        former, drafter = self.seat, self.drafter
-        self.seat = text
-        former.draft_with(text.drafter)
-        if is_begun:
-            text.draft_with(drafter)
-        else:
-            text.drafter = drafter
 
     def read(self, pieces: Sequence[tuple[Speculator, Sequence[int]]]) -> None:
         """Commit the next tokens of several texts, see ``Speculator.unread``."""
         self.pool.prefill([(text.model, tokens) for text, tokens in pieces])
 
-    def change_drafter(
-        self, drafter: Drafter | None, drafter_beside: Callable[[Path], Drafter] = lambda path: NoDrafter()
-    ) -> None:
+    def change_drafters(self, new_drafter: Callable[[Path], Drafter] = lambda path: NoDrafter()) -> None:
         """Close all drafters and continue with others, or with none.
 
         Args:
-            drafter_beside: makes a drafter for each of the other texts.
+            new_drafter: makes the drafter of each text.
         """
         self._close_drafters()
-        self._drafter_beside = drafter_beside
-        self.draft_pools = _pools_of(drafter) if drafter is not None else []
+        self._new_drafter = new_drafter
         for text in self.texts:
-            text.draft_with(drafter or NoDrafter() if text is self.seat else drafter_beside(text.model))
+            text.draft_with(new_drafter(text.model))
+        self.draft_pools = _pools_of(self.drafter)
 
     @property
     def held_bytes(self) -> int:

@@ -14,7 +14,7 @@ from edge_spec.engines.places import Places
 from edge_spec.engines.pool import CachedPath, CachedPool, Part
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import PathTiles, Tiles, n_tiles
-from edge_spec.errors import Cancelled, Closed
+from edge_spec.errors import Cancelled, Closed, PoolFull
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.pool import TILE, Path
 from edge_spec.speculation.tree import EMPTY
@@ -72,6 +72,8 @@ class TablePool(CachedPool["TablePath"]):
         self._distort = distort
         self._cancelled = False
         self._closed = False
+        # Of a pool of one path, which of them has cells.
+        self._holder: TablePath | None = None
         self.watch: Callable[[Sequence[Part[TablePath]], bool], None] = _unwatched
 
     @property
@@ -91,10 +93,23 @@ class TablePool(CachedPool["TablePath"]):
 
     def n_more(self, path: Path, n: int) -> int:
         path = self._mine(path)
-        return path.tiles.n_needed(path.n_past, path.n_past + n) * TILE
+        n_cells = path.tiles.n_needed(path.n_past, path.n_past + n) * TILE
+        return max(n_cells, self.n_free + 1) if self._is_full_for(path) else n_cells
+
+    def _is_full_for(self, path: TablePath) -> bool:
+        """Return whether another path has cells where only one can have any."""
+        return self.max_paths == 1 and self._holder not in (None, path) and bool(self._holder.tiles.ids)
+
+    def reserve(self, places: Sequence[tuple[TablePath, int, int]]) -> None:
+        """Have cells for places of paths, see ``Tiles.reserve``."""
+        for path, _, _ in places:
+            if self._is_full_for(path):
+                raise PoolFull(n_free=0, n_needed=1, n_texts=self.max_paths)
+            self._holder = path
+        self.tiles.reserve([(path.tiles, first, end) for path, first, end in places])
 
     def _reserve(self, parts: Sequence[Part[TablePath]]) -> None:
-        self.tiles.reserve([(part.path.tiles, part.path.n_past, part.start + len(part.tokens)) for part in parts])
+        self.reserve([(part.path, part.path.n_past, part.start + len(part.tokens)) for part in parts])
 
     def _compute(self, parts: Sequence[Part[TablePath]], *, is_decode: bool) -> Logits:
         self.watch(parts, is_decode)
@@ -200,7 +215,7 @@ class TablePath(CachedPath[TablePool]):
     def _take_out(self, first: int, last: int) -> None:
         # What moves gets cells of its own.
         end = self._n_past - (last - first)
-        self.pool.tiles.reserve([(self.tiles, first, end)])
+        self.pool.reserve([(self, first, end)])
         del self._cells[first:last]
         self.tiles.cut(end)
 
@@ -208,7 +223,7 @@ class TablePath(CachedPath[TablePool]):
         return np.asarray(self._cells, dtype="<i4").tobytes()
 
     def _read(self, body: bytes, n_past: int) -> None:
-        self.pool.tiles.reserve([(self.tiles, 0, n_past)])
+        self.pool.reserve([(self, 0, n_past)])
         self._cells = np.frombuffer(body, dtype="<i4").tolist()
         if self._places is not None and n_past:
             self._places.computed(n_past, n_past)
@@ -228,6 +243,7 @@ class TableModel(TablePath):
         n_snapshots: before how many rows of a decode it knows the text, like a recurrent model; beyond these it goes
             back to what it held, or to nothing. Any number of tokens if None.
         rollback: see ``Capabilities``; ``n_snapshots`` if None. A drafter need not keep snapshots.
+        in_company: see ``Capabilities``; without it one text has cells at a time.
         keeps_branches: whether ``keep`` commits a side branch, or like llama.cpp only nodes that lie in order.
         distort: stands for a kernel that rounds: given a row and the number of rows it was computed with.
     """
@@ -244,6 +260,7 @@ class TableModel(TablePath):
         can_shift: bool = True,
         n_snapshots: int | None = None,
         rollback: int | None = None,
+        in_company: bool = True,
         keeps_branches: bool = True,
         distort: Callable[[Logits, int], Logits] | None = None,
     ) -> None:
@@ -256,6 +273,7 @@ class TableModel(TablePath):
             widths=widths,
             max_rows=min(max_rows, rollback + 1),
             can_shift=can_shift,
+            in_company=in_company,
             # A row follows from the tokens alone.
             reuse_step=1 if distort is None and n_snapshots is None else 0,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import ceil
@@ -121,9 +122,8 @@ class Chooser(Drafter):
         self.n_texts = n_texts
         self.prices = Prices(CostCurve(seconds), most, n_texts)
         self.candidates = [Candidate(drafter, depth=most) for drafter in drafters]
-        self._names = tuple(candidate.name for candidate in self.candidates)
-        # What decides for several texts, by their number and the drafters that all have; and the one of the last round.
-        self._companies: dict[tuple[int, tuple[str, ...]], Chooser] = {}
+        # What decides for several texts, by their number; and the one of the last round.
+        self._companies: dict[int, Chooser] = {}
         self._deciding: Chooser | None = None
         self._tables = [candidate for candidate in self.candidates if not candidate.has_model]
         self._models = [candidate for candidate in self.candidates if candidate.has_model]
@@ -428,22 +428,20 @@ class Chooser(Drafter):
 
     def _company(self, choosers: Sequence[Chooser], most: int) -> Chooser:
         """Return what decides for several texts, of which each has a chooser, with their drafters."""
-        names = self._names
-        if any(other._names != names for other in choosers):
-            names = tuple(name for name in names if all(name in other._names for other in choosers))
-        company = self._companies.get((len(choosers), names))
+        first = len(choosers)
+        company = self._companies.get(first)
         if company is None:
             # Its narrowest decode has a row of each: what is measured is compared with that.
-            first, curve = len(choosers), self.prices.curve
+            curve = self.prices.curve
             known = {int(n): seconds for n, seconds in curve.as_json().items()}
             seconds = {first: curve(first)} | {n: seconds for n, seconds in known.items() if n > first}
-            mine = [candidate for candidate in self.candidates if candidate.name in names]
+            mine = [candidate for candidate in self.candidates if candidate.drafter.most_texts >= first]
             drafters = [candidate.drafter for candidate in mine]
-            company = Chooser(drafters, seconds=seconds, most=max(most, 1), n_texts=len(choosers), clock=self._clock)
-            company.prices.begin_with(self.prices.round_s * len(choosers))
+            company = Chooser(drafters, seconds=seconds, most=max(most, 1), n_texts=first, clock=self._clock)
+            company.prices.begin_with(self.prices.round_s * first)
             for candidate, single in zip(company.candidates, mine, strict=True):
                 candidate.shares(single)
-            self._companies[len(choosers), names] = company
+            self._companies[first] = company
         return company
 
     def _sit_with(self, choosers: Sequence[Chooser]) -> None:
@@ -674,6 +672,11 @@ class Chooser(Drafter):
             known = {id(follower) for follower in found.values()}
             found |= {name: one for name, one in candidate.drafter.followed.items() if id(one) not in known}
         return found
+
+    @property
+    def most_texts(self) -> int:
+        # Of its drafters those draft that can.
+        return sys.maxsize
 
     def read(self, most: int | None = None) -> bool:
         # Its models read when they are wanted.

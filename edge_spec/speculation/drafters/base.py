@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -173,6 +174,11 @@ class Drafter:
         """Its models and the texts that they follow, by names that are unique within the drafter."""
         return {}
 
+    @property
+    def most_texts(self) -> int:
+        """For how many texts at a time drafters of its kind can draft: as many as its models know."""
+        return min((each.model.pool.max_paths for each in self.followed.values()), default=sys.maxsize)
+
     def read(self, most: int | None = None) -> bool:
         """Read what its models have not read of the text, or ``most`` tokens of that; whether all is read now."""
         try:
@@ -184,6 +190,11 @@ class Drafter:
     def n_unread(self) -> int:
         """Return how many tokens its models have not read of the text, together."""
         return sum(follower.n_unread for follower in self.followed.values())
+
+    def evict(self) -> None:
+        """Give back the cells of its models, which read the text again when they are asked."""
+        for follower in self.followed.values():
+            follower.evict()
 
     def save(self) -> dict[str, bytes]:
         """Return what its models have committed of the text, by the names of ``followed``."""
