@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from edge_spec.speculation.chooser import Chooser
-from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
+from edge_spec.speculation.drafters.base import Drafter, WorthMore
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -40,7 +40,7 @@ def read_recordings(folder: Path, temperature: float) -> dict[str, list[Reply]]:
     return found
 
 
-class Replay(LevelDrafter):
+class Replay(Drafter):
     """Drafts again what was recorded, and keeps the time that it would have taken.
 
     Args:

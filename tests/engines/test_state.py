@@ -44,8 +44,8 @@ def check_part(part: Drafter, text: list[int], seen: Counter[type]) -> None:
     """A drafter holds ``text``, as if it had read it just now. Counts the kinds of those that were looked into."""
     seen[type(part)] += 1
     if isinstance(part, Chooser):
-        for candidate in part.candidates:
-            check_part(candidate.drafter, text, seen)
+        for drafter in part.drafters.values():
+            check_part(drafter, text, seen)
     elif isinstance(part, NgramDrafter):
         fresh = NgramDrafter(longest=part._lengths[-1], shortest=part._lengths[0])
         fresh.begin(Text(text), Sampler(SamplerSettings(), ()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -208,13 +208,13 @@ def test_the_longest_and_latest_match_is_copied(text: list[int], shortest: int, 
 def test_a_drafter_stops_where_it_is_asked_to(most: int) -> None:
     asked: list[int] = []
 
-    def worth_more(draft: Tree) -> bool:
-        asked.append(len(draft))
-        return len(draft) < most
+    def worth_more(drafts: Sequence[Tree]) -> bool:
+        asked.append(len(drafts[0]))
+        return len(drafts[0]) < most
 
     counted = Counted(TABLE)
     drafter = begun(ModelDrafter(counted), [3, 1])
-    assert len(drafter.draft_while(9, worth_more)) == most
+    assert len(drafter.draft_all_while([drafter], [9], worth_more)[0]) == most
     assert asked == list(range(1, most + 1))
     assert len(counted.widths) <= most
 
@@ -275,7 +275,7 @@ def test_an_accepted_inner_round_may_exceed_where_a_draft_would_stop() -> None:
     what the last of them has accepted; only the limit is never exceeded."""
     for limit, expected in ((9, 4), (3, 3)):
         drafter = begun(HierarchyDrafter(ModelDrafter(TableModel(TABLE)), TableModel(TABLE)), [1, 2])
-        draft = drafter.draft_while(limit, lambda draft: len(draft) < 2)
+        (draft,) = drafter.draft_all_while([drafter], [limit], lambda drafts: len(drafts[0]) < 2)
         assert list(draft.tokens) == continuation(TABLE, [1, 2], expected)
 
 

@@ -452,7 +452,7 @@ def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
     def drafter() -> Drafter:
         chooser = drafters()
         assert isinstance(chooser, Chooser)
-        made.append(ref(chooser.candidates[0].drafter))  # type: ignore[arg-type]
+        made.append(ref(chooser.drafters["ngram"]))  # type: ignore[arg-type]
         return chooser
 
     world = World(letters(), [request(attempt=n, max_tokens=20) for n in range(4)], most=16, drafters=drafter)

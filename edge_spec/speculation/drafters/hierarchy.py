@@ -8,10 +8,10 @@ from typing import Any
 
 from edge_spec.errors import Arguments, GrammarDeadEnd, PoolFull, Sentence, SettingsError, StateError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore, always
+from edge_spec.speculation.drafters.base import Drafter, WorthMore, always
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.loop import Speculator, decode, learn, prepare
-from edge_spec.speculation.pool import Path, share_decodes
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -19,7 +19,7 @@ from edge_spec.speculation.tree import EMPTY, Tree
 __all__ = ["HierarchyDrafter"]
 
 
-class HierarchyDrafter(LevelDrafter):
+class HierarchyDrafter(Drafter):
     """Lets a leaf drafter speed up an intermediate model, and drafts what that model writes.
 
     The intermediate model verifies the leaf's tree; the accepted path and its bonus token extend a sequence;
@@ -100,8 +100,6 @@ class HierarchyDrafter(LevelDrafter):
         self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
     ) -> Sequence[Tree]:
         mine = [each for each in drafters if isinstance(each, HierarchyDrafter)]
-        if not share_decodes([each._inner.model for each in mine]) or len(mine) < len(drafters):
-            return super().draft_all_while(drafters, limits, worth_more)
         drafts, lengths = [EMPTY] * len(mine), [0] * len(mine)
         going = [place for place, each in enumerate(mine) if each._begins(limits[place])]
         for place in going:
