@@ -439,23 +439,24 @@ class PrefixCache:
         far as memory allows; then those of other texts that are written give theirs. Where cells lack nothing is
         drafted.
         """
-        for pool in self.target.draft_pools:
-            paths = [(path, n) for text, n in lengths.items() for path in _draft_paths(text, pool)]
-            if len(paths) > pool.max_paths:
+        wanted: dict[Pool, list[tuple[TextPath, int]]] = {}
+        if self.target.draft_pools:
+            for text, n in lengths.items():
+                for each in text.drafter.followed.values():
+                    wanted.setdefault(each.model.pool, []).append((each.model, n))
+        for pool, paths in wanted.items():
+            # Where there are more paths than the pool knows at a time nobody drafts.
+            if len(paths) > pool.max_paths or _n_lacking(pool, paths) <= 0:
                 continue
-
-            def lacks(pool: Pool = pool, paths: Sequence[tuple[TextPath, int]] = paths) -> int:
-                n_more = (pool.n_more(path, max(0, min(n, pool.n_ctx) - path.n_past)) for path, n in paths)
-                return sum(n_more) - pool.n_free
-
             for owner, idle in self._unwritten():
-                if lacks() > 0 and any(path.n_past for path in _draft_paths(idle, pool)):
+                if _n_lacking(pool, paths) > 0 and _has_cells(idle, pool):
                     self._evict_drafter(idle, owner)
-            if len(self._written) > 1 and pool.max_paths > 1 and (n := lacks()) > 0:
-                n_more = max(n, pool.n_cells // _DRAFT_STEP)
+            lacking = _n_lacking(pool, paths)
+            if lacking > 0 and len(self._written) > 1 and pool.max_paths > 1:
+                n_more = max(lacking, pool.n_cells // _DRAFT_STEP)
                 self._resized(pool, pool.n_cells + n_more + -n_more % TILE)
             for text in self._written - lengths.keys():
-                if lacks() > 0:
+                if _n_lacking(pool, paths) > 0 and _has_cells(text, pool):
                     text.drafter.evict()
 
     # --- memory
@@ -651,6 +652,11 @@ class PrefixCache:
         return True
 
 
-def _draft_paths(text: Speculator, pool: Pool) -> list[TextPath]:
-    """Return the paths through a pool of what drafts for a text."""
-    return [each.model for each in text.drafter.followed.values() if each.model.pool is pool]
+def _n_lacking(pool: Pool, paths: Sequence[tuple[TextPath, int]]) -> int:
+    """Return how many cells a pool lacks to hold so many tokens of each path."""
+    return sum(pool.n_more(path, max(0, min(n, pool.n_ctx) - path.n_past)) for path, n in paths) - pool.n_free
+
+
+def _has_cells(text: Speculator, pool: Pool) -> bool:
+    """Return whether what drafts for a text has any cells of a pool."""
+    return any(each.model.n_past and each.model.pool is pool for each in text.drafter.followed.values())

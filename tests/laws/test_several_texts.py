@@ -472,7 +472,7 @@ def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
 @pytest.mark.parametrize("kind", ["sequence", "hierarchy", "auto"])
 def test_a_model_of_one_text_drafts_for_whichever_is_written_alone(letters: Any, kind: str, monkeypatch: Any) -> None:
     """Between them it reads again what the former one has not copied, and never several in turn."""
-    requests = [request([n, 1, 1], attempt=n, max_tokens=40 - 12 * n) for n in range(3)]
+    requests = [request([n, 1, 1], attempt=n, max_tokens=16 + 12 * n) for n in range(3)]
     clock = Clock.of_rounds(monkeypatch)
     world = World(letters(), requests, most=16, drafters=DRAFTERS[f"{kind} alone"](clock))
     drafted: dict[int, int] = {1: 0, 2: 0, 3: 0}

@@ -201,12 +201,12 @@ class Chooser(Drafter):
 
     @property
     def followed(self) -> Mapping[str, Follower]:
-        found: dict[str, Follower] = {}
+        # Drafters may share a model; then they follow one text, under the name of the first one.
+        found: dict[Follower, str] = {}
         for drafter in self.drafters.values():
-            # Drafters may share a model; then they follow one text.
-            known = {id(follower) for follower in found.values()}
-            found |= {name: one for name, one in drafter.followed.items() if id(one) not in known}
-        return found
+            for name, follower in drafter.followed.items():
+                found.setdefault(follower, name)
+        return {name: follower for follower, name in found.items()}
 
     @property
     def most_texts(self) -> int:
