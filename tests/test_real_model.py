@@ -23,7 +23,7 @@ SCHEMA = {
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 99}},
     "required": ["name", "age"],
 }
-CONTEXT = 768
+CONTEXT = 256
 
 
 def opened(cache: Path, **settings: Any) -> TextModel:

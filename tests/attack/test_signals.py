@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from weekly import sizes
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -15,9 +16,10 @@ from signals import attack
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-def test_the_first_signals_find_nothing() -> None:
+@pytest.mark.parametrize("n_signals", sizes(6, weekly=200))
+def test_the_first_signals_find_nothing(n_signals: int) -> None:
     finds: list[str] = []
-    ended, _ = attack(range(16), 600.0, finds.append)
+    ended, _ = attack(range(n_signals), 3600.0, finds.append)
     assert not finds
     assert min(ended["SIGINT"], ended["SIGTERM"]) > 0
 

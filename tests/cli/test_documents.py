@@ -94,7 +94,8 @@ def try_examples(
     request: pytest.FixtureRequest, one_core: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Block], None]]:
     """Tries the examples of one verb after the other in the same home."""
-    with DocumentWorld(tmp_path_factory.mktemp("examples"), request.param) as world:
+    caches = request.getfixturevalue("caches") if request.param is SHORT else None
+    with DocumentWorld(tmp_path_factory.mktemp("examples"), request.param, caches=caches) as world:
         yield lambda examples: try_all([examples], world, slow=request.param is SMALL)
 
 
@@ -117,14 +118,21 @@ def try_all(blocks: Sequence[Block], world: DocumentWorld, *, slow: bool) -> Non
         pytest.skip(f"the others work; some need {', '.join(sorted(lacking))}")
 
 
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is kept of models that were run, for all documents but the README."""
+    return tmp_path_factory.mktemp("caches")
+
+
 @linux
 @pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("document", SHOWN)
 @pytest.mark.parametrize("more", WAYS)
 def test_what_a_document_shows_works_in_a_fresh_home(
-    document: str, more: dict[str, tuple[str, ...]], tmp_path: Path
+    document: str, more: dict[str, tuple[str, ...]], tmp_path: Path, caches: Path
 ) -> None:
-    with DocumentWorld(tmp_path, more) as world:
+    is_fresh = document == "README.md" or more is SMALL
+    with DocumentWorld(tmp_path, more, caches=None if is_fresh else caches) as world:
         try_all(SHOWN[document], world, slow=more is SMALL)
 
 

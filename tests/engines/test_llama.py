@@ -316,12 +316,22 @@ def test_state_of_another_profile_is_refused(open_demo: Opener) -> None:
 # --- kinds of weights that mix, and kinds of models
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{}, {"kv_k": "f16"}, {"flash_attention": False}, {"flash_attention": False, "n_ctx": 240}],
-    ids=str,
+KINDS = ("Q4_0", "Q3_K_M", "Q4_K_M", "F16")
+CACHES: tuple[dict[str, Any], ...] = (
+    {},
+    {"kv_k": "f16"},
+    {"flash_attention": False},
+    {"flash_attention": False, "n_ctx": 240},
 )
-@pytest.mark.parametrize("kind", ["Q4_0", "Q3_K_M", "Q4_K_M", "F16"])
+MIXED = [
+    # Each kind of weights, and each kind of cache.
+    pytest.param(kind, values, marks=() if kind == "Q4_K_M" or not values else pytest.mark.slow, id=f"{kind}-{values}")
+    for kind in KINDS
+    for values in CACHES
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), MIXED)
 def test_bitwise_holds_for_kinds_of_weights_that_mix(
     kind: str, values: dict[str, Any], remade: Callable[[str], Path], probe_cache: Path
 ) -> None:
