@@ -57,7 +57,7 @@ def test_not_a_bit_changes_whatever_came_before(
     base = model.tokenize(STORY * 12)
     texts = [base[: 40 + 37 * n] for n in range(6)]
     reused = 0
-    for turn in range(24):
+    for turn in range(12):
         prompt = list(chance.choice(texts))
         if chance.random() < 0.3:
             prompt += chance.choices(base, k=chance.randrange(1, 40))
@@ -72,7 +72,7 @@ def test_not_a_bit_changes_whatever_came_before(
         reused += n
         # What a client sends next: the prompt, the reply, and more.
         texts.append([*prompt, *(token for token, _ in fresh if token is not None), *chance.choices(base, k=5)][:500])
-    assert reused > 500
+    assert reused > 250
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -45,7 +45,7 @@ def family(request: Any) -> str:
 def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
     folder = tmp_path_factory.mktemp("family")
     path = write_family_model(folder / "model.gguf", family)
-    with edge_spec.load(path, engine="llama", speculation="ngram", n_threads=1, cache_dir=folder) as model:
+    with edge_spec.load(path, engine="onnx", speculation="ngram", n_threads=1, cache_dir=folder) as model:
         yield model
 
 
