@@ -349,14 +349,12 @@ def test_bitwise_holds_for_kinds_of_weights_that_mix(
                 model.generate(
                     "One day a dog", temperature=temperature, seed=seed, max_tokens=150, ignore_eos=True, logprobs=1
                 )
-                for temperature in (0, 1)
-                for seed in range(3)
-                if temperature or not seed
+                for temperature, seed in ((0, 0), (1, 0), (1, 1))
             ]
             texts[mode] = [[(each.id, each.logprob) for each in reply.events()] for reply in replies]
             assert model.identity == "bitwise"
             assert target.capabilities.takes_trees == (mode == "tree" and values.get("flash_attention", True))
-    assert [len(text) for text in texts["off"]] == [150] * 4
+    assert [len(text) for text in texts["off"]] == [150] * 3
     assert all(text == texts["off"] for text in texts.values())
 
 
