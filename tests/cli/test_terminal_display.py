@@ -219,9 +219,9 @@ def test_keys_edit_a_line(keys: str, text: str | None) -> None:
 def test_a_long_line_that_is_typed_takes_little_memory() -> None:
     tracemalloc.start()
     try:
-        assert typed("x" * 12_000 + "\x7fy\r") == "x" * 11_999 + "y"
-        # To undo each of these keys, 72 MB of text would be kept.
-        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+        assert typed("x" * 6_000 + "\x7fy\r") == "x" * 5_999 + "y"
+        # To undo each of these keys, 18 MB of text would be kept.
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
     finally:
         tracemalloc.stop()
 

@@ -195,7 +195,7 @@ def path_of(tokens: list[int], parents: list[int], values: list[float]) -> list[
 LEVEL_S = {"ngram": 0.0, "sequence": 0.3e-3, "hierarchy": 1.2e-3}
 
 
-@pytest.mark.parametrize("factor", [1.0, 2.0, 0.5])
+@pytest.mark.parametrize("factor", [1.0, 2.0, pytest.param(0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(("model", "times", "least"), [("smollm2", 3, 0.96), ("gemma3", 3, 0.96), ("demo-1b", 9, 0.93)])
 def test_other_models_are_near_the_best_choice_as_well(
