@@ -62,8 +62,8 @@ def pytest_testnodedown(node: Any) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     spent = session.config.stash[_SPENT]
-    # Its own, and that of programs which it has started and waited for.
-    spent.append(sum(os.times()[:4]))
+    # Its own, and that of programs which it has started and waited for; those that run tests have told theirs.
+    spent.append(sum(os.times()[: 2 if spent else 4]))
     if (output := getattr(session.config, "workeroutput", None)) is not None:
         output["processor_s"] = sum(spent)
     elif (most := session.config.getoption("most_processor_s")) is not None and sum(spent) > most:

@@ -15,6 +15,8 @@ from edge_spec import ChatSession, TextModel
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan, possible_modes
 
+pytestmark = pytest.mark.long
+
 PROMPTS = ("Give me three tips for sleeping better.", "Repeat after me: red, green, blue, red, green, blue, red,")
 SAMPLERS = ({"temperature": 0.0}, {"temperature": 0.8, "seed": 5})
 ENGINES = ("onnx", "llama")

@@ -21,7 +21,7 @@ from hunter import hunt
 from playing import Outcome
 from stories import interrupted
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")]
 
 
 @pytest.mark.parametrize("n_stories", sizes(3, weekly=60))

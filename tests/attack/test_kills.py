@@ -13,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from kills import KINDS, attack
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.skipif(os.name != "posix", reason="no kill -9")
 @pytest.mark.parametrize("n_kills", sizes(len(KINDS), weekly=200))

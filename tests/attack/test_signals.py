@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from signals import attack
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 @pytest.mark.parametrize("n_signals", sizes(6, weekly=200))

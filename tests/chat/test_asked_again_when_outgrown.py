@@ -17,6 +17,8 @@ from hybrid_files import ONLY_LETTERS
 import edge_spec
 from edge_spec import ChatSession, Reply, TextModel
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"

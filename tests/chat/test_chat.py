@@ -14,6 +14,8 @@ from edge_spec.chat import Message
 from edge_spec.chat.saving import to_json, to_markdown
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("engine", "temperature"),

@@ -20,6 +20,8 @@ from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 import edge_spec
 from edge_spec import ChatSession, TextModel
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}assistant: "
 
 Writer = Callable[[Path], Path]

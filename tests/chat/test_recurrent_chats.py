@@ -15,6 +15,8 @@ from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS
 from edge_spec.generation.reply import Reply
 from edge_spec.speculation.modes import Mode
 
+pytestmark = pytest.mark.long
+
 CASES = (("lfm2", "llama"), ("qwen35", "llama"), ("falcon-h1", "llama"), ("lfm2", "onnx"), ("qwen35", "onnx"))
 """Architectures, and engines that run them."""
 

@@ -18,6 +18,8 @@ import pytest
 from edge_spec.cli import main
 from edge_spec.speculation.modes import MODES
 
+pytestmark = pytest.mark.long
+
 COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()"]
 PROMPT = "Tell me a short story about a dog."
 SAME = ["--threads", "1", "--seed", "7", "-n", "24"]

@@ -18,6 +18,8 @@ from forked import forked
 from edge_spec.cli import main
 from edge_spec.models import resolve_family
 
+pytestmark = pytest.mark.long
+
 COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()"]
 LATER = ["--threads", "1", "-n", "4", "-p", "A"]
 DRAFTER = resolve_family("demo").draft or Path()

@@ -124,6 +124,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("caches")
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("document", SHOWN)
@@ -136,12 +137,14 @@ def test_what_a_document_shows_works_in_a_fresh_home(
         try_all(SHOWN[document], world, slow=more is SMALL)
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.parametrize("examples", EXAMPLES, ids=lambda block: block.place)
 def test_examples_of_help_texts_work(examples: Block, try_examples: Callable[[Block], None]) -> None:
     try_examples(examples)
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.parametrize(
     ("kind", "text", "wrong"),
@@ -180,6 +183,7 @@ def test_what_is_slow_is_shown_somewhere() -> None:
     assert [part for part in SLOW if not any(part in text for text in texts)] == []
 
 
+@pytest.mark.long
 def test_ci_runs_what_is_left_to_it(tmp_path: Path) -> None:
     script = ROOT / "tests" / "support" / "documents.py"
     assert f"{script.relative_to(ROOT).as_posix()} " in (ROOT / ".ci" / "run").read_text("utf-8")

@@ -15,6 +15,8 @@ from llm.cli import cli as llm_command
 import edge_spec
 from edge_spec.model import TextModel
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:

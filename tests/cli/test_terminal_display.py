@@ -25,6 +25,8 @@ from edge_spec.cli.terminal.rich_display import Blocks, RichDisplay, render
 from edge_spec.cli.terminal.terminal_reader import CommandCompleter, TerminalReader, open_history
 from edge_spec.errors import PromptError
 
+pytestmark = pytest.mark.long
+
 MARKS = [
     "a",
     "word",

@@ -30,6 +30,8 @@ from edge_spec.models import inspect
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
 Rows = np.ndarray[Any, Any]

@@ -46,7 +46,7 @@ from edge_spec.models.model_file import kv_cache_bytes
 from edge_spec.speculation.cache_state import unpack_state
 from edge_spec.speculation.tree import Tree
 
-pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(available() is not None, reason="the kernels were not built")]
 
 TEXT = np.random.default_rng(5).integers(3, N_VOCAB, 600).tolist()
 SHORT = 68

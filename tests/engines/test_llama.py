@@ -32,6 +32,8 @@ from edge_spec.speculation.language_model import ANYWHERE
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 Opener = Callable[..., LlamaPath]
 Loader = Callable[[str], LlamaWeights]
 

@@ -25,6 +25,8 @@ from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 TARGET = inspect(resolve_family("demo").target)
 ACTS = ("decode", "decode", "decode", "decode", "prefill", "keep", "keep", "rollback", "fork", "shift", "close")
 RARE = ("resize", "save")

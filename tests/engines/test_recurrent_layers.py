@@ -49,7 +49,7 @@ from edge_spec.loading import plan
 from edge_spec.models import inspect
 from edge_spec.speculation.tree import Tree
 
-pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(available() is not None, reason="the kernels were not built")]
 
 N_VOCAB = 384
 TEXT = np.random.default_rng(5).integers(3, N_VOCAB, 600).tolist()

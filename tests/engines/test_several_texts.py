@@ -18,6 +18,8 @@ from edge_spec.errors import PromptTooLong
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve_family
 
+pytestmark = pytest.mark.long
+
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
 PROMPTS = ["Tell me a story about a dog.", "Why is the sky blue?", "Name three animals.", "What is a boat?", "Hi!"]

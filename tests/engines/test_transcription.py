@@ -75,6 +75,7 @@ def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
 # --- the same weights
 
 
+@pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize(
     ("made", "allowed"),
@@ -137,6 +138,7 @@ def test_an_fp16_cache_is_no_further_from_that_of_llama_cpp(tmp_path: Path) -> N
     assert 0 < apart(ours, exact) <= 1.3 * apart(flash, plain)
 
 
+@pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("role", ["target", "intermediate", "draft"])
 def test_the_demo_family_thinks_alike_on_both_engines(tmp_path: Path, role: str) -> None:
@@ -156,6 +158,7 @@ def test_the_demo_family_thinks_alike_on_both_engines(tmp_path: Path, role: str)
 # --- what is refused
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("made", "named"),
     [

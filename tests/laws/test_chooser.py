@@ -71,6 +71,7 @@ def random_curve(chance_of: random.Random, *, steepness: tuple[float, ...]) -> C
     return lambda n_rows: costs[n_rows - 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_worlds", sizes(20, weekly=100))
 def test_a_hopeless_drafter_costs_at_most_a_twentieth(n_worlds: int) -> None:
     for seed in range(n_worlds):
@@ -84,6 +85,7 @@ def test_a_hopeless_drafter_costs_at_most_a_twentieth(n_worlds: int) -> None:
         assert world.time <= 1.05 * world.tokens, world
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_worlds", sizes(15, weekly=60))
 def test_a_good_drafter_gains_most_of_what_can_be_gained(n_worlds: int) -> None:
     for seed in range(n_worlds):
@@ -97,6 +99,7 @@ def test_a_good_drafter_gains_most_of_what_can_be_gained(n_worlds: int) -> None:
         assert world.gain > 1.3, world
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_worlds", sizes(18, weekly=60))
 def test_a_leaf_drafts_exactly_where_it_speeds_up_its_intermediate_model(n_worlds: int) -> None:
     """Where tokens per round, tau(d), exceed 1 + d * (r + beta): cost of a leaf token and of a further row."""
@@ -193,6 +196,7 @@ def test_plain_decoding_is_measured_again_after_as_many_rounds_as_there_were() -
     assert gaps[-1] == 129
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighing_s", [0.0, 1e-3, 1e-2, 0.1, 10.0])
 def test_finding_out_that_nobody_pays_takes_little_of_the_time(weighing_s: float) -> None:
     """By the chooser's own clock, which moves while it weighs. However long that takes, drafts are found soon again."""
@@ -214,6 +218,7 @@ def test_finding_out_that_nobody_pays_takes_little_of_the_time(weighing_s: float
     assert world.run(chooser, 3000).resumed() < 2000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("learning_s", [0.0, 0.005, 0.04, 1.0])
 def test_learning_from_a_tables_drafts_takes_little_of_the_time_or_is_rare(learning_s: float) -> None:
     """By the chooser's own clock, which moves while it learns. However rare that is, it sees when drafts fail."""

@@ -74,6 +74,7 @@ def replies(
                 stack.append(((*reply, token), chance * p))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_draws", sizes(N_DRAWS, weekly=20_000))
 @pytest.mark.parametrize(
     ("n_vocab", "n", "changes"),
@@ -109,6 +110,7 @@ def test_plain_text_has_the_exact_distribution(
     assert chisquare(found, np.array(wanted) * sum(found) / sum(wanted)).pvalue > 1e-4
 
 
+@pytest.mark.long
 def test_another_distribution_would_be_noticed(letters: Callable[..., Any]) -> None:
     """The chi-square above can fail: it tells temperature 1 from 1.3."""
     table = random_table(5, order=0, seed=3, scale=1.0)
@@ -131,7 +133,7 @@ def outcome(reply: Reply) -> tuple[Any, ...]:
     return reply.token_ids, text, reply.finish_reason
 
 
-@pytest.mark.parametrize("n_cases", sizes(200, weekly=2_000))
+@pytest.mark.parametrize("n_cases", sizes(200, weekly=2_000, loop=40))
 def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], n_cases: int) -> None:
     @given(cases)
     @settings(max_examples=n_cases)
@@ -248,6 +250,7 @@ def paths(tree: Tree) -> set[tuple[int, ...]]:
     return {tuple(tree.tokens[above] for above in tree.path_to(node)) for node in range(len(tree))}
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(0, 1 << 20), st.booleans())
 @settings(max_examples=200)
 def test_text_is_identical_with_drafts_that_cannot_be_decoded(
@@ -268,6 +271,7 @@ def test_what_is_left_of_a_draft_can_be_decoded(seed: int, limit: int) -> None:
         assert paths(kept) <= paths(draft), "something was added"
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(0, 1 << 20))
 @settings(max_examples=200)
 def test_text_is_identical_with_trees_of_any_shape(

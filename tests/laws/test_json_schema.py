@@ -26,6 +26,7 @@ def valid(text: str, schema: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_what_is_written_is_valid_and_the_same_with_and_without_drafts(probe_cache: Path) -> None:
     texts: dict[str, list[str]] = {}
     for mode in ("off", "hierarchy"):
@@ -96,6 +97,7 @@ def test_times_are_those_that_python_reads(schema: dict[str, Any]) -> None:
     assert allows(schema, f'"{date}23:59:59.5+01:30"') and not allows(schema, f'"{date}23:59:60Z"')
 
 
+@pytest.mark.long
 def test_constants_are_written_as_they_are_or_refused() -> None:
     chance, n_refused = random.Random(2), 0
 
@@ -255,6 +257,7 @@ def random_schema(chance: random.Random, depth: int) -> dict[str, Any]:
     return chance.choice(some)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_schemas", sizes(80, weekly=2_000))
 def test_what_random_schemas_let_be_written_is_valid(n_schemas: int) -> None:
     chance, n_valid = random.Random(7), 0

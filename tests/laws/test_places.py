@@ -27,7 +27,7 @@ from edge_spec.speculation.tree import Tree
 TABLE = random_table(5, order=1, seed=4)
 
 
-@pytest.mark.parametrize("n_cases", sizes(200, weekly=2_000))
+@pytest.mark.parametrize("n_cases", sizes(200, weekly=2_000, loop=40))
 def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], n_cases: int) -> None:
     @given(cases)
     @settings(max_examples=n_cases)
@@ -42,6 +42,7 @@ def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], n_c
     is_identical()
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(0, 4))
 @settings(max_examples=300)
 def test_the_nearest_place_is_the_last_one_with_a_state(data: st.DataObject, n_snapshots: int) -> None:
@@ -74,6 +75,7 @@ def test_the_nearest_place_is_the_last_one_with_a_state(data: st.DataObject, n_s
             near = {at}
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(0, 3), st.sampled_from([(2, 4), (1, 2, 3, 4)]))
 @settings(max_examples=200)
 def test_a_text_is_followed_through_every_change(

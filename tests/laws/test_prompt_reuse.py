@@ -13,6 +13,8 @@ import pytest
 import edge_spec
 from edge_spec.model import TextModel
 
+pytestmark = pytest.mark.long
+
 ENGINES = ["llama", "onnx"]
 STORY = "Once upon a time there was a dog who lived in a small house by the sea with a friendly old man. "
 

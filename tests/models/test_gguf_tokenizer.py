@@ -28,6 +28,8 @@ from edge_spec.models.gguf_tokenizer.pretokenizers import PRETOKENIZERS
 from edge_spec.models.gguf_tokenizer.tokenizer import GGUFTokenizer
 from edge_spec.models.gguf_tokenizer.vocabulary import why_unknown
 
+pytestmark = pytest.mark.long
+
 FOLDER = os.environ.get("EDGE_SPEC_VOCABULARIES", "")
 PUBLISHED = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
 DEMO = resolve_family("demo").target

@@ -33,6 +33,8 @@ from edge_spec.server.settings import ServerSettings
 from edge_spec.server.streaming import EventStream
 from edge_spec.speculation.statistics import Statistics
 
+pytestmark = pytest.mark.long
+
 NAMES = ("gpt-oss", "Gemma 4", "Qwen 3.5", "Hermes", "LFM2", "Ministral 3", "Llama")
 ROOM = {
     "type": "object",

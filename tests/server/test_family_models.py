@@ -25,6 +25,8 @@ from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
 from edge_spec.tokens.shown import SHOWN
 
+pytestmark = pytest.mark.long
+
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},

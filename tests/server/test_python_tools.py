@@ -18,6 +18,8 @@ from edge_spec.generation.tools.calls import ToolCall
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
 
+pytestmark = pytest.mark.long
+
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
