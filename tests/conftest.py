@@ -1,13 +1,10 @@
-"""What the laws are tried on: the demo family, loaded once, and random worlds of table models.
-
-Tests also count the processor's time that they take: unlike the clock's, it is much the same on a busy computer.
-"""
+"""What the laws are tried on: the demo family, loaded once, and random worlds of table models."""
 
 from __future__ import annotations
 
 import os
 
-# Before NumPy is imported: threads of its BLAS wait in a loop, and take five times the processor's time.
+# Before NumPy is imported: the waiting threads of its BLAS spin, and take most of the processor.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator
@@ -36,45 +33,11 @@ settings.register_profile(
 
 settings.load_profile("laws")
 
-_SPENT = pytest.StashKey[list[float]]()
-"""The processor's seconds of each process that runs tests."""
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--most-processor-s", type=float, help="fail if all processes of the tests take more of the processor's time"
-    )
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_SPENT] = []
     # Without arguments only what takes a minute; what is asked for by name is run.
     if config.args_source == config.ArgsSource.TESTPATHS and config.option.markexpr == "not slow":
         config.option.markexpr = "not slow and not long"
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """A process of pytest-xdist has ended."""
-    node.config.stash[_SPENT].append(node.workeroutput.get("processor_s", 0.0))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    spent = session.config.stash[_SPENT]
-    # Its own, and that of programs which it has started and waited for; those that run tests have told theirs.
-    spent.append(sum(os.times()[: 2 if spent else 4]))
-    if (output := getattr(session.config, "workeroutput", None)) is not None:
-        output["processor_s"] = sum(spent)
-    elif (most := session.config.getoption("most_processor_s")) is not None and sum(spent) > most:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    spent, most = sum(config.stash[_SPENT]), config.getoption("most_processor_s")
-    terminalreporter.write_line(f"{spent:.0f} s of the processor")
-    if most is not None and spent > most:
-        terminalreporter.write_line(f"more than {most:.0f} s: mark tests with `long`, or make them cheaper", red=True)
 
 
 @pytest.fixture(scope="session")

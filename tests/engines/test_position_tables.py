@@ -15,7 +15,7 @@ from edge_spec.errors import SettingsError, UnsupportedModel
 
 pytestmark = pytest.mark.long
 
-GIVEN: dict[str, Any] = {"engine": "llama", "memory": "600MiB", "n_threads": 1}
+GIVEN: dict[str, Any] = {"engine": "llama", "memory": "4GiB", "n_threads": 1}
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
