@@ -30,7 +30,7 @@ from edge_spec.errors import EdgeSpecError, UnsupportedModel
 from edge_spec.models import ModelFile, inspect, resolve_family
 from edge_spec.models.gguf.types import TYPES
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")]
 
 _BUSY_S = 600
 """Calibrating takes seconds, and minutes beside other programs, whose threads llama.cpp's wait for."""

@@ -13,6 +13,8 @@ from position_tables import write_gpt2
 from edge_spec import load
 from edge_spec.errors import SettingsError, UnsupportedModel
 
+pytestmark = pytest.mark.long
+
 GIVEN: dict[str, Any] = {"engine": "llama", "memory": "4GiB", "n_threads": 1}
 
 
