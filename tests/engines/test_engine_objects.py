@@ -227,8 +227,8 @@ def test_a_smaller_cache_takes_less_and_there_is_an_end(each: Engine, gguf: Mode
             assert smaller[0] != ("q4_0", "q4_0")
             settings = replace(settings, kv_k=smaller[0][0], kv_v=smaller[0][1])
             sizes.append(estimator.footprint(gguf, settings).kv_cache_bytes)
-    assert len(sizes) == 2
-    assert sizes[1] < sizes[0]
+    assert len(sizes) == {"llama": 2, "onnx": 1}[each.name]
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == len(sizes)
 
 
 @EACH

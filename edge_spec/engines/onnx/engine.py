@@ -231,7 +231,7 @@ class OnnxEngine(Engine):
     name = "onnx"
     title = "ONNX Runtime"
     package = "onnxruntime"
-    auto_kv = "f32"
+    auto_kv = "f16"
     process_bytes = 6 << 20
     library_bytes = 18 << 20
     estimator = OnnxEstimator
@@ -293,8 +293,7 @@ class OnnxEngine(Engine):
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
         # What a drafter's cache rounds reaches no text.
-        left_open = file.graph is None and not settings.exact and settings.kv_k == settings.kv_v == "auto"
-        return drafter_settings(settings) if is_own_head(file) or left_open else onnx_settings(settings)
+        return drafter_settings(settings) if is_own_head(file) else onnx_settings(settings)
 
     def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         yield settings
@@ -302,10 +301,6 @@ class OnnxEngine(Engine):
         if "held_experts" not in fixed and settings.held_experts != n_used < n_experts and can_drop_pages():
             # As many as a row uses are the least; a plan takes as many as there is room for.
             yield replace(settings, held_experts=n_used)
-
-    def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
-        # A published graph brings its own type.
-        return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
 
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
         if file.graph is not None:
@@ -316,7 +311,7 @@ class OnnxEngine(Engine):
         return n_further * (cells + sum(_recurrent_bytes(file, settings).values()))
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
-        cache = {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
+        cache = {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f16" else {}
         return cache | ({"experts": str(settings.held_experts)} if footprint.paged_bytes else {})
 
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:

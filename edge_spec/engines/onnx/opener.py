@@ -46,8 +46,9 @@ __all__ = [
 _SMALL_BYTES = 20 << 20
 """A smaller model is transcribed too quickly to be worth a sentence."""
 
-_KINDS = ("f32", "f16")
-"""What a cache can hold: f16 takes half the memory, and rounds keys and values to 11 bits."""
+_KINDS = ("f16", "f32")
+"""What a cache can hold, the usual type first: f16 takes half of the memory and of the time that reading it takes, and
+rounds keys and values to 11 bits, which changes a text's likelihood by less than rounding activations does."""
 
 
 def cache_kind(settings: ModelSettings) -> str | None:
@@ -58,7 +59,7 @@ def cache_kind(settings: ModelSettings) -> str | None:
 
 def onnx_settings(settings: ModelSettings) -> ModelSettings:
     """Settings as a session is made with them: a type of cache that there is, and none that only others have."""
-    kind = cache_kind(settings) or "f32"
+    kind = cache_kind(settings) or _KINDS[0]
     # A mask is all that trees need; the same is found out, and remembered, with and without.
     return replace(settings, kv_k=kind, kv_v=kind, trees=True, extras={})
 
