@@ -94,15 +94,16 @@ def command(**values: Any) -> None:
     if is_interactive and os.environ.get("TERM") != "dumb":
         # Import before loading the model, whose budget includes the program.
         reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
-    arguments = load_arguments(values)
+    # A script saves no conversation, unless it continues one.
+    keeps = (is_interactive and not values["no_history"]) or values["resume"]
+    kept = data if keeps else None
+    arguments = {**load_arguments(values), "session": _continued(values, kept)[0]}
     with interruptible(lambda: load(**arguments), lambda: False) as model:
         if is_interactive:
             display.show(_greeting(model))
         for note in model.notes:
             display.notice(in_options(note))
-        # A script saves no conversation, unless it continues one.
-        keeps = (is_interactive and not values["no_history"]) or values["resume"]
-        session, autosave = begin(model, values, options, data if keeps else None, display)
+        session, autosave = begin(model, values, options, kept, display)
 
         def on_answer(reply: Reply) -> None:
             if values["stats"]:
@@ -143,6 +144,19 @@ def _terminal_reader(data: Path | None, display: Display, *, color: bool) -> Rea
     return TerminalReader(history=history, completer=CommandCompleter(), color=color)
 
 
+def _continued(values: dict[str, Any], data: Path | None) -> tuple[Path | None, list[Path]]:
+    """Return the conversation to continue, None if there is none, and others without a name, the last one first."""
+    named = Path(values["session"]) if values["session"] is not None else None
+    unnamed = conversations_in(_folder(data)) if data is not None else []
+    if named is not None and named.exists():
+        return named, unnamed
+    return (unnamed[0], unnamed[1:]) if values["resume"] and unnamed else (None, unnamed)
+
+
+def _folder(data: Path) -> Path:
+    return data / "conversations"
+
+
 def begin(
     model: TextModel, values: dict[str, Any], options: dict[str, Any], data: Path | None, display: Display
 ) -> tuple[ChatSession, Autosave]:
@@ -151,14 +165,11 @@ def begin(
     Options take precedence over the file.
     """
     named = Path(values["session"]) if values["session"] is not None else None
-    folder = data / "conversations" if data is not None else None
+    folder = _folder(data) if data is not None else None
     way_out = "/save FILE tries another file" if sys.stdin.isatty() else ""
     autosave = Autosave(named, folder=folder, on_notice=display.notice, way_out=way_out)
     system = argument_text(values["system"], "--system") if values["system"] is not None else None
-    earlier = conversations_in(folder) if folder is not None else []
-    path = named if named is not None and named.exists() else None
-    if path is None and values["resume"] and earlier:
-        path, *earlier = earlier
+    path, earlier = _continued(values, data)
     if path is None:
         if values["resume"]:
             display.notice("there is no last conversation; this is a new one")
