@@ -11,7 +11,7 @@ from pathlib import Path
 from edge_spec.engines.base import Engine, Estimator
 from edge_spec.engines.onnx.kernels import KINDS, can_drop_pages, features, packed_bytes, why_slow
 from edge_spec.engines.onnx.opener import (
-    KINDS,
+    CACHE_KINDS,
     OnnxOpener,
     cache_kind,
     drafter_settings,
@@ -238,7 +238,7 @@ class OnnxEngine(Engine):
     name = "onnx"
     title = "ONNX Runtime"
     package = "onnxruntime"
-    auto_kv = KINDS[0]
+    auto_kv = CACHE_KINDS[0]
     process_bytes = 6 << 20
     library_bytes = 18 << 20
     estimator = OnnxEstimator

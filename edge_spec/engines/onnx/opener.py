@@ -34,7 +34,7 @@ from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import Pool
 
 __all__ = [
-    "KINDS",
+    "CACHE_KINDS",
     "OnnxOpener",
     "cache_kind",
     "drafter_settings",
@@ -47,7 +47,7 @@ __all__ = [
 _SMALL_BYTES = 20 << 20
 """A smaller model is transcribed too quickly to be worth a sentence."""
 
-KINDS = ("f16", "f32")
+CACHE_KINDS = ("f16", "f32")
 """What a cache can hold, the usual type first: f16 takes half of the memory and of the time that reading it takes, and
 rounds keys and values to 11 bits, which changes a text's likelihood by less than rounding activations does."""
 
@@ -55,12 +55,12 @@ rounds keys and values to 11 bits, which changes a text's likelihood by less tha
 def cache_kind(settings: ModelSettings) -> str | None:
     """Return the type that keys and values are both wanted in, if there is such a cache here."""
     kind = settings.kv_k
-    return kind if kind in KINDS and settings.kv_v == kind else None
+    return kind if kind in CACHE_KINDS and settings.kv_v == kind else None
 
 
 def onnx_settings(settings: ModelSettings) -> ModelSettings:
     """Settings as a session is made with them: a type of cache that there is, and none that only others have."""
-    kind = cache_kind(settings) or KINDS[0]
+    kind = cache_kind(settings) or CACHE_KINDS[0]
     # A mask is all that trees need; the same is found out, and remembered, with and without.
     return replace(settings, kv_k=kind, kv_v=kind, trees=True, extras={})
 
