@@ -1,6 +1,6 @@
 """What types of cached keys and values cost in quality: likelihood of real text, and agreement of greedy tokens.
 
-    python benchmarks/cache_quality.py TEXTS [--model smollm2] [--engine onnx] [--kinds f16,...] [--tokens 50000]
+    python benchmarks/cache_types.py TEXTS [--model smollm2] [--engine onnx] [--kinds f16,...] [--tokens 50000]
         [--window 1024]
 
 TEXTS is a file of JSON lines, compressed with xz or not, whose records have a ``text``, or ``turns`` with a ``text``
