@@ -39,8 +39,7 @@ class Scores(NamedTuple):
 
 def texts_of(path: Path) -> Iterator[str]:
     """Yield the texts of a file."""
-    opened = lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8")
-    with opened as lines:
+    with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as lines:
         for line in lines:
             record = json.loads(line)
             yield record["text"] if "text" in record else "\n\n".join(turn["text"] for turn in record["turns"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import click
 from platformdirs import user_data_path
 
 from edge_spec.chat import ChatSession
-from edge_spec.chat.saving import read_record
+from edge_spec.chat.saving import other_types, read_record, saved_profile
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, model_options, speculation_option
@@ -97,20 +99,58 @@ def command(**values: Any) -> None:
     # A script saves no conversation, unless it continues one.
     keeps = (is_interactive and not values["no_history"]) or values["resume"]
     kept = data if keeps else None
-    arguments = {**load_arguments(values), "session": _continued(values, kept)[0]}
-    with interruptible(lambda: load(**arguments), lambda: False) as model:
-        if is_interactive:
-            display.show(_greeting(model))
-        for note in model.notes:
-            display.notice(in_options(note))
-        session, autosave = begin(model, values, options, kept, display)
+    with _OneModel(load_arguments(values), display, greets=is_interactive) as opened:
+        session, autosave = begin(opened.open(_continued(values, kept)[0]), values, options, kept, display)
 
         def on_answer(reply: Reply) -> None:
             if values["stats"]:
-                print_summary(model, reply)
+                print_summary(opened.model, reply)
 
-        conversation = Conversation(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer)
+        def model_for(path: Path) -> TextModel:
+            return opened.open_for(path) if values["kv"] is None else opened.model
+
+        conversation = Conversation(
+            session, reader=reader, display=display, autosave=autosave, on_answer=on_answer, model_for=model_for
+        )
         converse(conversation)
+
+
+class _OneModel(ExitStack):
+    """The model of a chat. A context manager that closes it.
+
+    Args:
+        arguments: of ``load``.
+        greets: say what the model is when it is first opened.
+    """
+
+    model: TextModel
+
+    def __init__(self, arguments: Mapping[str, Any], display: Display, *, greets: bool) -> None:
+        super().__init__()
+        self._arguments, self._display, self._greets = arguments, display, greets
+
+    def open(self, path: Path | None) -> TextModel:
+        """Open the model to go on with a saved conversation, if there is one; close the one that is open."""
+        self.close()
+        arguments = {**self._arguments, "session": path}
+        self.model = self.enter_context(interruptible(lambda: load(**arguments), lambda: False))
+        if self._greets:
+            self._display.show(_greeting(self.model))
+        self._greets = False
+        for note in self.model.notes:
+            self._display.notice(in_options(note))
+        return self.model
+
+    def open_for(self, path: Path) -> TextModel:
+        """Return the open model, or the same in the types of caches of a saved conversation, if those are others.
+
+        Raises:
+            OSError, EdgeSpecError: the file cannot be read, the open model stays; or the other cannot be opened.
+        """
+        if other_types(saved_profile(path), self.model.profile) is None:
+            return self.model
+        read_record(path, self.model)
+        return self.open(path)
 
 
 def _require_place(path: Path) -> None:

@@ -25,7 +25,7 @@ from edge_spec.models.beside import write_whole
 from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.speculation.language_model import NumericsProfile
 
-__all__ = ["read_record", "restore", "save", "saved_profile", "to_json", "to_markdown"]
+__all__ = ["other_types", "read_record", "restore", "save", "saved_profile", "to_json", "to_markdown"]
 
 StrPath = str | os.PathLike[str]
 
@@ -140,18 +140,28 @@ def restore(kind: Callable[..., Any], model: ChatModel, path: StrPath, on_notice
         raise _damaged(path) from error
 
 
+def other_types(saved: Mapping[str, Any], profile: NumericsProfile) -> tuple[str, str] | None:
+    """Return the types of keys and values in the facts of a saved profile; None if they are those of ``profile``, are
+    no types, or if it is of another engine or model."""
+    here = {"engine": profile.engine, **dict(profile.facts)}
+    kinds = str(saved.get("kv")).split("/")
+    is_same = all(saved.get(name) == here.get(name) for name in ("engine", "file"))
+    if not is_same or saved.get("kv") == here.get("kv") or len(kinds) != 2 or not {*kinds} <= KV_TYPES.keys():
+        return None
+    return kinds[0], kinds[1]
+
+
 def _other_settings(path: str, saved: Mapping[str, Any], profile: NumericsProfile) -> str:
     """Return a sentence about a profile that is not the one that a conversation was saved under."""
-    kinds, here = str(saved.get("kv")).split("/"), dict(profile.facts).get("kv", "")
-    are_known = len(kinds) == 2 and {*kinds} <= KV_TYPES.keys()
-    if saved.get("engine") != profile.engine or not are_known or kinds == here.split("/"):
+    kinds = other_types(saved, profile)
+    if kinds is None:
         return f"{path} was saved with other settings of the engine; {_READ_AGAIN}"
     return Sentence(
         "{path} was saved with keys and values cached as {kinds} instead of {here}; {again}, and {instead} would avoid "
         "that",
         path=path,
         kinds="/".join(kinds),
-        here=here,
+        here=dict(profile.facts)["kv"],
         again=_READ_AGAIN,
         instead=Arguments(zip(("kv_k", "kv_v"), kinds, strict=True)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,25 +92,51 @@ def test_types_of_a_file_give_way_where_memory_is_short(asked: dict[str, Any], t
     assert any("keys are cached as f16 instead of f32 to fit" in note for note in smaller.notes)
 
 
-@pytest.mark.parametrize("how", ["--session", "--resume"])
-def test_the_command_goes_on_in_the_types_of_the_file(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edge_spec.cli.chat.user_data_path", lambda name: tmp_path / name)
-    path = tmp_path / "edge-spec" / "conversations" / "talk.chat"
-    path.parent.mkdir(parents=True)
+@pytest.fixture
+def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The command in a pipe: returns the answers to some lines."""
+    monkeypatch.setattr("edge_spec.cli.chat.user_data_path", lambda name: tmp_path)
     options = ["chat", "demo", "--engine", "onnx", "--ctx", "512", "--threads", "1", "--seed", "4", "-n", "60"]
 
-    def chat(text: str, *more: str) -> str:
-        done = CliRunner().invoke(command, [*options, *more], input=f"{text}\n")
+    def answers(lines: Sequence[str], *more: str) -> str:
+        done = CliRunner().invoke(command, [*options, *more], input="".join(f"{line}\n" for line in lines))
         assert done.exit_code == 0, done.output
         return str(done.stdout)
 
-    chat("\n".join(ASKED[:-1]), "--kv", "f32", "--session", str(path))
-    copy = shutil.copy(path, tmp_path / "copy.chat")
-    expected = chat(ASKED[-1], "--kv", "f32", "--session", str(copy))
-    assert chat(ASKED[-1], *([how, str(path)] if how == "--session" else [how])) == expected
-    assert saved_profile(path)["kv"] == "f32/f32"
+    return answers
+
+
+@pytest.fixture
+def talk(chat: Callable[..., str], tmp_path: Path) -> Path:
+    """A conversation with caches of f32, which is the last one without a name."""
+    (tmp_path / "conversations").mkdir()
+    path = tmp_path / "conversations" / "talk.chat"
+    chat(ASKED[:-1], "--kv", "f32", "--session", str(path))
+    return path
+
+
+@pytest.mark.parametrize("how", ["--session", "--resume", "/load"])
+def test_the_command_goes_on_in_the_types_of_the_file(
+    how: str, chat: Callable[..., str], talk: Path, tmp_path: Path
+) -> None:
+    copy = shutil.copy(talk, tmp_path / "copy.chat")
+    expected = chat(ASKED[-1:], "--kv", "f32", "--session", str(copy))
+    if how == "/load":
+        # It is saved there from now on.
+        seen = chat(["Hi", f"/load {talk}", *ASKED[-1:]], "--session", str(tmp_path / "other.chat"))
+        assert seen.endswith(f"\n\n{expected}")
+    else:
+        assert chat(ASKED[-1:], *([how, str(talk)] if how == "--session" else [how])) == expected
+    assert saved_profile(talk)["kv"] == "f32/f32"
+
+
+@pytest.mark.parametrize("how", ["--session", "/load"])
+def test_types_that_the_command_was_given_stay(how: str, chat: Callable[..., str], talk: Path, tmp_path: Path) -> None:
+    if how == "/load":
+        chat([f"/load {talk}", *ASKED[-1:]], "--session", str(tmp_path / "other.chat"), "--kv", "f16")
+    else:
+        chat(ASKED[-1:], how, str(talk), "--kv", "f16")
+    assert saved_profile(talk)["kv"] == "f16/f16"
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +157,9 @@ def planned_for(record: Any, path: Path, asked: dict[str, Any]) -> tuple[str, st
     return edge_spec.plan("demo", engine="onnx", session=path, **asked).chosen.kv
 
 
-@pytest.mark.parametrize("kv", ["f32", "f32/f99", "q8_0/q8_0", "/", "f32/f32/f32", "", 5, None, ["f32", "f32"]], ids=str)
+@pytest.mark.parametrize(
+    "kv", ["f32", "f32/f99", "q8_0/q8_0", "/", "f32/f32/f32", "", 5, None, ["f32", "f32"]], ids=str
+)
 def test_types_that_cannot_be_change_nothing(
     record: dict[str, Any], kv: Any, asked: dict[str, Any], tmp_path: Path
 ) -> None:
