@@ -15,8 +15,9 @@ from click.testing import CliRunner
 import edge_spec
 from edge_spec.chat import ChatSession
 from edge_spec.chat.saving import saved_profile
-from edge_spec.cli.command import command
+from edge_spec.cli.chat import command
 from edge_spec.engines.onnx.kernels import available
+from edge_spec.loading import plan
 
 pytestmark = [
     pytest.mark.long,
@@ -79,15 +80,13 @@ def test_types_that_are_given_stay_and_a_notice_names_those_of_the_file(
 
 
 def test_types_of_a_file_give_way_where_memory_is_short(asked: dict[str, Any], tmp_path: Path) -> None:
-    path, asked = tmp_path / "talk.chat", {**asked, "engine": "onnx", "speculation": "off", "n_ctx": 4096}
+    path, asked = tmp_path / "talk.chat", {**asked, "engine": "onnx", "speculation": "off", "n_ctx": 1024}
     with edge_spec.load("demo", kv_k="f32", kv_v="f32", **asked) as model:
         model.chat(seed=1).save(path)
-    whole = edge_spec.plan("demo", session=path, memory="1GiB", held_bytes=60 << 20, **asked)
+    whole = plan("demo", session=path, memory="1GiB", held_bytes=60 << 20, **asked)
     assert (whole.chosen.kv, whole.notes) == (("f32", "f32"), ())
     least = whole.chosen.needed_bytes - (1 << 20)
-    smaller = edge_spec.plan(
-        "demo", session=path, memory=least, held_bytes=60 << 20, prefill_chunk=512, max_rows=16, **asked
-    )
+    smaller = plan("demo", session=path, memory=least, held_bytes=60 << 20, prefill_chunk=512, max_rows=16, **asked)
     assert smaller.chosen.kv == ("f16", "f16")
     assert any("keys are cached as f16 instead of f32 to fit" in note for note in smaller.notes)
 
@@ -96,7 +95,7 @@ def test_types_of_a_file_give_way_where_memory_is_short(asked: dict[str, Any], t
 def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """The command in a pipe: returns the answers to some lines."""
     monkeypatch.setattr("edge_spec.cli.chat.user_data_path", lambda name: tmp_path)
-    options = ["chat", "demo", "--engine", "onnx", "--ctx", "512", "--threads", "1", "--seed", "4", "-n", "60"]
+    options = ["demo", "--engine", "onnx", "--ctx", "512", "--threads", "1", "--seed", "4", "-n", "60"]
 
     def answers(lines: Sequence[str], *more: str) -> str:
         done = CliRunner().invoke(command, [*options, *more], input="".join(f"{line}\n" for line in lines))
@@ -154,7 +153,7 @@ def planned_for(record: Any, path: Path, asked: dict[str, Any]) -> tuple[str, st
     """Return the types that are planned to go on with a file that holds this record."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("conversation.json", json.dumps(record))
-    return edge_spec.plan("demo", engine="onnx", session=path, **asked).chosen.kv
+    return plan("demo", engine="onnx", session=path, **asked).chosen.kv
 
 
 @pytest.mark.parametrize(
@@ -181,6 +180,6 @@ def test_a_file_that_is_no_conversation_changes_nothing(
 ) -> None:
     (tmp_path / "junk").write_bytes(b"junk" * 99)
     for path in (tmp_path / "junk", tmp_path / "not there", tmp_path):
-        assert edge_spec.plan("demo", engine="onnx", session=path, **asked).chosen.kv == ("f16", "f16")
+        assert plan("demo", engine="onnx", session=path, **asked).chosen.kv == ("f16", "f16")
     for odd in (3, [], {}, {**record, "profile": 3}, {**record, "profile": {}}):
         assert planned_for(odd, tmp_path / "odd", asked) == ("f16", "f16")
