@@ -85,6 +85,11 @@ def scores_of_rows(rows: npt.NDArray[np.float32], tokens: list[int]) -> Iterator
         yield float(np.logaddexp.reduce(row) - row[token]), int(row.argmax()), float(first - second)
 
 
+def since(place: int, scores: Scores) -> Scores:
+    """Return the scores of the later places of every window."""
+    return Scores(scores.losses[:, place:], scores.likeliest[:, place:], scores.leads[:, place:])
+
+
 def compared(exact: Scores, other: Scores) -> str:
     """Return a line on scores beside those of f32."""
     of_windows = (other.losses - exact.losses).mean(axis=1) / exact.losses.mean()
@@ -126,8 +131,7 @@ def main() -> None:
             continue
         print(f"{kind}: {compared(exact, scores)}")
         last = options.window * 3 // 4
-        later = (Scores(*(part[:, last:] for part in each)) for each in (exact, scores))
-        print(f"  from place {last}: {compared(*later)}", flush=True)
+        print(f"  from place {last}: {compared(since(last, exact), since(last, scores))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -125,12 +125,12 @@ class Request:
         Args:
             profile: its facts, and the name of the engine as ``engine``; any text may stand there.
         """
-        engine, keys_values = self.engines["target"][0], profile.get("kv", "").split("/")
+        engine, kinds = self.engines["target"][0], profile.get("kv", "").split("/")
         is_same = (profile.get("engine"), profile.get("file")) == (engine.name, self.target.fingerprint)
-        if not is_same or {"kv_k", "kv_v"} & self.fixed or len(keys_values) != 2:
+        if not is_same or {"kv_k", "kv_v"} & self.fixed or len(kinds) != 2:
             return self
         with suppress(SettingsError):
-            settings = replace(self.settings, **dict(zip(("kv_k", "kv_v"), keys_values, strict=True)))
+            settings = replace(self.settings, kv_k=kinds[0], kv_v=kinds[1])
             if not {"kv_k", "kv_v"} & {*engine.unused(settings)} and engine.resolve(self.target, settings):
                 return replace(self, settings=settings)
         return self
