@@ -34,6 +34,7 @@ def asked(before: str = "", **environment: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.long
 @linux
 def test_a_compiler_is_asked_for_where_there_is_none() -> None:
     assert asked() == "[]"
@@ -41,6 +42,7 @@ def test_a_compiler_is_asked_for_where_there_is_none() -> None:
         assert asked(**environment) == "['ziglang>=0.13']"
 
 
+@pytest.mark.long
 @linux
 def test_a_compiler_is_asked_for_where_that_of_the_system_is_too_old(tmp_path: Path) -> None:
     (tmp_path / "old.h").write_text("#pragma GCC poison _mm512_dpbusd_epi32 vdotq_laneq_s32\n", encoding="utf-8")
@@ -52,6 +54,7 @@ def test_a_compiler_is_asked_for_where_that_of_the_system_is_too_old(tmp_path: P
         assert asked(CC=str(compiler)) == ("['ziglang>=0.13']" if name == "old" else "[]")
 
 
+@pytest.mark.long
 def test_what_setuptools_keeps_private_is_not_needed() -> None:
     gone = """
 import sys, setuptools.build_meta
@@ -60,6 +63,7 @@ sys.modules.update({name: None for name in sys.modules if name.startswith("setup
     assert asked(gone) in ("[]", "['ziglang>=0.13']")
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.parametrize("lacking", LACKING)
 def test_without_any_compiler_the_build_succeeds_and_notes_why(lacking: str, tmp_path: Path) -> None:

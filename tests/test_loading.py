@@ -32,6 +32,8 @@ from edge_spec.errors import (
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.modes import MODES
 
+pytestmark = pytest.mark.long
+
 DEMO = resolve_family("demo")
 DRAFTER = DEMO.draft or DEMO.target
 

@@ -21,6 +21,8 @@ from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.text import Text
 
+pytestmark = pytest.mark.long
+
 PROMPT = "Tell me a story."
 RECORD = "probes"
 

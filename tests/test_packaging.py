@@ -89,6 +89,7 @@ def test_what_an_extra_brings_can_be_installed_from_anywhere(extra: str, monkeyp
     assert how_to_install(extra).partition(" (")[0] == f'pip install ".[{extra}]"'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "missing", "extra", "wrong", "fault"),
     [

@@ -15,6 +15,8 @@ from edge_spec import ChatSession, TextModel
 from edge_spec.errors import BudgetExceeded
 from edge_spec.loading import plan, possible_modes
 
+pytestmark = pytest.mark.long
+
 PROMPTS = ("Give me three tips for sleeping better.", "Repeat after me: red, green, blue, red, green, blue, red,")
 SAMPLERS = ({"temperature": 0.0}, {"temperature": 0.8, "seed": 5})
 ENGINES = ("onnx", "llama")
@@ -23,7 +25,7 @@ SCHEMA = {
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 99}},
     "required": ["name", "age"],
 }
-CONTEXT = 768
+CONTEXT = 256
 
 
 def opened(cache: Path, **settings: Any) -> TextModel:

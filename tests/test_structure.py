@@ -90,6 +90,7 @@ def test_few_files_lie_loose() -> None:
     assert len(list((ROOT / "edge_spec").glob("*.py"))) <= MAX_LOOSE_FILES
 
 
+@pytest.mark.long
 def test_what_runs_models_imports_nothing_of_the_laboratory() -> None:
     """Training, recordings, replays and plots lie in ``training`` and ``benchmarks``, which no wheel of it contains."""
     scripts = (path.stem for folder in ("benchmarks", "tests/support") for path in (ROOT / folder).glob("*.py"))
@@ -113,6 +114,7 @@ def test_nothing_lies_in_the_package_that_nobody_reaches() -> None:
     assert alone == {"edge_spec.cli.frozen.hook-edge_spec"}  # PyInstaller finds it by its name
 
 
+@pytest.mark.long
 def test_only_the_command_and_load_read_the_environment() -> None:
     """Whatever lies below is given what it needs of it. Libraries are told by variables of their own."""
     readers = {

@@ -11,6 +11,8 @@ import pytest
 
 import edge_spec
 
+pytestmark = pytest.mark.long
+
 TYPING = Path(__file__).parent / "typing"
 
 

@@ -22,9 +22,12 @@ from edge_spec.extras import how_to_install
 from edge_spec.llama_cpp.library import SUPPORTED, why_not_installed
 from edge_spec.models import inspect, resolve_family
 
-pytestmark = pytest.mark.skipif(
-    kernels.available() is not None or kernels.features()[0] == "reference", reason="no fast kernels here"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        kernels.available() is not None or kernels.features()[0] == "reference", reason="no fast kernels here"
+    ),
+]
 
 INSTALL = how_to_install("llama")
 WRITING = ("-n", "6", "--threads", "1", "--temperature", "0", "-p", "Name a dog.")

@@ -20,10 +20,13 @@ from beside import require_short_delays
 from forked import forked
 from kinds import Kind
 from renamed_models import N_RENAMED
+from weekly import sizes
 
-_CASES = {"gguf": 24, "head": 12, "onnx": 12, "session": 150, "template": 150, "grammar": 40, "schema": 30, "hub": 30}
-_CASES |= {"http": 3, "command": 14, "family": 40, "architecture": 20, "nested": 75, "tokenizer": 10, "numbers": 2}
-_CASES |= {"heavy": 1, "two chats": 20, "two loads": 2}
+pytestmark = pytest.mark.long
+
+_CASES = {"gguf": 12, "head": 6, "onnx": 6, "session": 60, "template": 60, "grammar": 20, "schema": 20, "hub": 15}
+_CASES |= {"http": 1, "command": 7, "family": 16, "architecture": 8, "nested": 30, "tokenizer": 6, "numbers": 1}
+_CASES |= {"heavy": 1, "two chats": 8, "two loads": 1}
 _ALL_DONE = {"http", "numbers", "heavy", "two chats", "two loads"}
 """What answers whatever it is asked, and whose answers are looked at."""
 _ALL_REFUSED = {"architecture"}
@@ -31,12 +34,16 @@ _ALL_REFUSED = {"architecture"}
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+@pytest.mark.parametrize("times", sizes(1, weekly=10))
 @pytest.mark.parametrize("kind", _CASES)
-def test_the_first_cases_of_each_attack_find_nothing(kind: str) -> None:
+def test_the_first_cases_of_each_attack_find_nothing(kind: str, times: int) -> None:
     # In a process of its own: forks of one in which other tests have run hold the memory of these from the beginning.
     campaign = [sys.executable, Path(__file__).with_name("campaign.py"), kind]
     found = subprocess.run(
-        [*campaign, "--cases", str(_CASES[kind]), "--seconds", "600"], capture_output=True, text=True, check=False
+        [*campaign, "--cases", str(times * _CASES[kind]), "--seconds", "600"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert not found.stderr
     ended = re.fullmatch(r"\d+ inputs: ({.*}); continue with --first \d+\n", found.stdout)

@@ -27,6 +27,8 @@ from edge_spec.library.wanted import wanted
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.made_drafters import choices, made_drafter_folder
 
+pytestmark = pytest.mark.long
+
 DEEP = 100_000
 HOSTILE = {
     "lists in lists": b"[" * DEEP + b"]" * DEEP,

@@ -14,6 +14,8 @@ import pytest
 import edge_spec
 from edge_spec.chat import ChatSession
 
+pytestmark = pytest.mark.long
+
 resource = pytest.importorskip("resource")
 
 CHAT = (sys.executable, "-m", "edge_spec", "chat", "demo", "--engine", "llama", "--ctx", "256", "--threads", "1")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from weekly import sizes
 
 from edge_spec.speculation import loop
 from edge_spec.speculation.tree import Tree
@@ -20,16 +21,17 @@ from hunter import hunt
 from playing import Outcome
 from stories import interrupted
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")]
 
 
-def test_the_first_stories_have_no_difference(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_stories", sizes(3, weekly=60))
+def test_the_first_stories_have_no_difference(tmp_path: Path, n_stories: int) -> None:
     finds: list[str] = []
-    counts, left = hunt(range(6), 600.0, finds.append, tmp_path, minimizing_s=0)
+    counts, left = hunt(range(n_stories), 3600.0, finds.append, tmp_path, minimizing_s=0)
     assert not finds
-    assert left == 6
+    assert left == n_stories
     for kind in ("engine onnx", "engine llama", "asked chat", "asked several", "asked reply", "ended length"):
-        assert counts[kind] > 3, kind
+        assert counts[kind] >= n_stories // 2, kind
 
 
 def test_a_conversation_that_is_interrupted_has_no_difference(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 from edge_spec.memory import Limit, Readings, probe
 from edge_spec.models import resolve_family
 
+pytestmark = pytest.mark.long
+
 resource = pytest.importorskip("resource")
 
 COMMAND = (sys.executable, "-m", "edge_spec")

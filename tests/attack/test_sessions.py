@@ -51,6 +51,7 @@ def test_a_text_that_would_not_fit_the_budget_is_not_read(tmp_path: Path) -> Non
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "value", ["{}", '{"a":1}', '{"":{}}', "[[]]", '""', "1.5", "[0]", 200 * '{"":' + "0" + 200 * "}"]
 )
@@ -115,6 +116,7 @@ def test_conversations_are_kept_for_their_owner_alone(tmp_path: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) for path in (keeper.path, keeper.path.parent)] == [0o600, 0o700]
 
 
+@pytest.mark.long
 def test_states_of_llama_cpp_that_were_changed_and_sealed_again_are_refused_or_work(
     open_demo: Callable[..., LlamaPath],
 ) -> None:
@@ -139,6 +141,7 @@ def test_states_of_llama_cpp_that_were_changed_and_sealed_again_are_refused_or_w
     assert min(outcomes.values()) > 20
 
 
+@pytest.mark.long
 def test_a_conversation_with_any_value_changed_is_refused_or_continues(tmp_path: Path) -> None:
     model = world()
     raw = saved(model, tmp_path / "good").read_bytes()

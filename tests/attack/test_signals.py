@@ -8,16 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from weekly import sizes
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from signals import attack
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
-def test_the_first_signals_find_nothing() -> None:
+@pytest.mark.parametrize("n_signals", sizes(6, weekly=200))
+def test_the_first_signals_find_nothing(n_signals: int) -> None:
     finds: list[str] = []
-    ended, _ = attack(range(16), 600.0, finds.append)
+    ended, _ = attack(range(n_signals), 3600.0, finds.append)
     assert not finds
     assert min(ended["SIGINT"], ended["SIGTERM"]) > 0
 

@@ -12,6 +12,8 @@ from edge_spec.errors import PromptError
 from edge_spec.generation import template_sandbox
 from edge_spec.generation.prompts import render_chat
 
+pytestmark = pytest.mark.long
+
 MESSAGES = [{"role": "user", "content": "hi " * 20}] * 3
 LONG = "{% set s = 'a' * 1000000 %}"
 GROWS = "{% set ns = namespace(s='a', n=3, l=[1]) %}{% for i in range(99999) %}"

@@ -17,6 +17,8 @@ from hybrid_files import ONLY_LETTERS
 import edge_spec
 from edge_spec import ChatSession, Reply, TextModel
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -50,15 +52,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def load(files: dict[str, Path], probe_cache: Path) -> Callable[[str, str], TextModel]:
+    lengths: dict[str, int] = {}
+
     def loaded(kind: str, settings: str) -> TextModel:
         asked: dict[str, Any] = {"n_threads": 1, "cache_dir": probe_cache, "speculation": "off", **SETTINGS[settings]}
-        with edge_spec.load(files[kind], n_ctx=1024, **asked) as roomy:
-            before = begun(roomy)
-            before.send(QUESTION, max_tokens=1).read()
-            n_ctx = before.n_tokens + (SHORT + LONG) // 2
-        return edge_spec.load(files[kind], n_ctx=n_ctx, **asked)
+        if kind not in lengths:
+            with edge_spec.load(files[kind], n_ctx=1024, **asked) as roomy:
+                before = begun(roomy)
+                before.send(QUESTION, max_tokens=1).read()
+                lengths[kind] = before.n_tokens + (SHORT + LONG) // 2
+        return edge_spec.load(files[kind], n_ctx=lengths[kind], **asked)
 
     return loaded
 
@@ -88,7 +93,7 @@ def test_what_is_asked_again_is_what_it_is_where_nothing_was_outgrown(
     load: Callable[[str, str], TextModel], kind: str, settings: str, step: str
 ) -> None:
     with load(kind, settings) as model:
-        for seed in range(3):
+        for seed in range(2):
             notices: list[str] = []
             fresh = begun(model, notices, seed=seed)
             if step == "retry":

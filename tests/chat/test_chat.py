@@ -14,9 +14,17 @@ from edge_spec.chat import Message
 from edge_spec.chat.saving import to_json, to_markdown
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.parametrize("engine", ["llama", "onnx"])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+
+@pytest.mark.parametrize(
+    ("engine", "temperature"),
+    [
+        ("llama", 0.8),
+        ("onnx", 0.0),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("llama", 0.0), ("onnx", 0.8))),
+    ],
+)
 def test_long_conversations_are_the_same_with_every_drafter(
     load: Callable[..., TextModel], engine: str, temperature: float
 ) -> None:

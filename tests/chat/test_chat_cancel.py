@@ -36,6 +36,7 @@ def load(request: pytest.FixtureRequest, probe_cache: Path) -> Iterator[Callable
         model.close()
 
 
+@pytest.mark.long
 def test_a_cancel_in_a_shift_leaves_the_words_of_a_retry_alone(
     load: Callable[[str], TextModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_cancel_in_a_shift_leaves_the_words_of_a_retry_alone(
     assert shifts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["off", "tree", "hierarchy", "sequence"])
 def test_after_a_cancel_between_two_pieces_a_conversation_can_be_saved(
     load: Callable[[str], TextModel], mode: str, tmp_path: Path

@@ -20,6 +20,8 @@ from edge_spec.chat.saving import to_json, to_markdown
 from edge_spec.errors import StateError
 from edge_spec.models import resolve_family
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_a_loaded_session_continues_as_if_it_had_never_been_away(

@@ -15,6 +15,8 @@ import pytest
 import edge_spec
 from edge_spec.chat import ChatSession
 
+pytestmark = pytest.mark.long
+
 N_TURNS = 12
 
 TALK = """

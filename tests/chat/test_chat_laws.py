@@ -23,6 +23,8 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 
+pytestmark = pytest.mark.long
+
 WORDS = st.text(LETTERS, min_size=1, max_size=30)
 
 ACTIONS = st.lists(

@@ -15,6 +15,8 @@ from conversations import converse
 from edge_spec import TextModel
 from edge_spec.errors import Closed, UnfinishedReply
 
+pytestmark = pytest.mark.long
+
 
 def test_an_answer_in_progress_is_protected(load: Callable[..., TextModel], tmp_path: Path) -> None:
     session = load(speculation="sequence").chat(seed=1, max_tokens=30)

@@ -20,6 +20,8 @@ from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
 import edge_spec
 from edge_spec import ChatSession, TextModel
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}assistant: "
 
 Writer = Callable[[Path], Path]
@@ -100,8 +102,16 @@ def save(model: TextModel, session: ChatSession, notices: list[str], path: Path)
     return ChatSession.load(model, path / "said.chat", on_notice=notices.append)
 
 
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("kind", WRITERS)
+EVERY_CACHE = ("llama", "gemma4 as E2B")
+PAIRS = [
+    # Each kind of model, and each cache with windows and without; the other pairs once a week.
+    pytest.param(kind, cache, marks=() if cache == "f16" or kind in EVERY_CACHE else pytest.mark.slow)
+    for kind in WRITERS
+    for cache in CACHES
+]
+
+
+@pytest.mark.parametrize(("kind", "cache"), PAIRS)
 def test_a_conversation_goes_on_as_if_nothing_had_interrupted_it(
     files: dict[str, Path], kind: str, cache: str, tmp_path: Path, probe_cache: Path
 ) -> None:

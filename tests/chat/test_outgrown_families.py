@@ -21,7 +21,7 @@ from edge_spec import ChatSession, Mode, TextModel
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.speculation.language_model import READ_AGAIN
 
-pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(available() is not None, reason="the kernels were not built")]
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}assistant: "
 LFM2_MOE = replace(SMALL_HYBRIDS["lfm2"], architecture="lfm2moe", n_layers=3, attention=(1,), experts=(8, 2, 96))

@@ -15,6 +15,8 @@ from edge_spec.engines.llama.architectures import KEEPS_SNAPSHOTS
 from edge_spec.generation.reply import Reply
 from edge_spec.speculation.modes import Mode
 
+pytestmark = pytest.mark.long
+
 CASES = (("lfm2", "llama"), ("qwen35", "llama"), ("falcon-h1", "llama"), ("lfm2", "onnx"), ("qwen35", "onnx"))
 """Architectures, and engines that run them."""
 
@@ -25,8 +27,8 @@ N_WRITTEN = 20
 LONG, SHORT = 700, 160
 
 
-def loaded(path: Path, engine: str, mode: str | Mode, folder: Path, n_ctx: int = LONG) -> TextModel:
-    return edge_spec.load(path, speculation=mode, engine=engine, n_ctx=n_ctx, n_threads=1, cache_dir=folder)
+def loaded(path: Path, engine: str, mode: str | Mode, n_ctx: int = LONG) -> TextModel:
+    return edge_spec.load(path, speculation=mode, engine=engine, n_ctx=n_ctx, n_threads=1, cache_dir=path.parent)
 
 
 def begun(model: TextModel, *, seed: int, temperature: float) -> ChatSession:
@@ -104,35 +106,27 @@ def outgrow(model: TextModel, temperature: float) -> Heard:
 def test_a_conversation_reads_what_comes_after_the_nearest_place(
     hybrids: HybridFiles, name: str, engine: str, temperature: float, tmp_path: Path
 ) -> None:
-    with loaded(hybrids[name], engine, "off", tmp_path) as model:
+    with loaded(hybrids[name], engine, "off") as model:
         plain = talk(model, temperature, tmp_path)
     assert plain.n_read == plain.n_expected
-    require_same_with_drafts(
-        hybrids[name], name, engine, plain, lambda model: talk(model, temperature, tmp_path), tmp_path
-    )
+    require_same_with_drafts(hybrids[name], name, engine, plain, lambda model: talk(model, temperature, tmp_path))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @of_each_case
-def test_a_conversation_outgrows_its_context(
-    hybrids: HybridFiles, name: str, engine: str, temperature: float, tmp_path: Path
-) -> None:
-    with loaded(hybrids[name], engine, "off", tmp_path, SHORT) as model:
+def test_a_conversation_outgrows_its_context(hybrids: HybridFiles, name: str, engine: str, temperature: float) -> None:
+    with loaded(hybrids[name], engine, "off", SHORT) as model:
         plain = outgrow(model, temperature)
         assert ("overflow", "read again") in model.profile.facts
     assert max(map(len, plain.texts)) <= SHORT
     assert any(len(later) < len(earlier) for earlier, later in zip(plain.texts, plain.texts[1:], strict=False))
-    require_same_with_drafts(
-        hybrids[name], name, engine, plain, lambda model: outgrow(model, temperature), tmp_path, SHORT
-    )
+    require_same_with_drafts(hybrids[name], name, engine, plain, lambda model: outgrow(model, temperature), SHORT)
 
 
-def require_same_with_drafts(
-    path: Path, name: str, engine: str, plain: Heard, lead: Any, folder: Path, n_ctx: int = LONG
-) -> None:
+def require_same_with_drafts(path: Path, name: str, engine: str, plain: Heard, lead: Any, n_ctx: int = LONG) -> None:
     """The same is heard with drafts that are accepted and rejected, and nothing else is read for it."""
     mode = recorded_mode(plain.texts, N_VOCAB, accuracy=0.7)
-    with loaded(path, engine, mode, folder, n_ctx) as model:
+    with loaded(path, engine, mode, n_ctx) as model:
         drafted = lead(model)
     assert (drafted.answers, drafted.texts) == (plain.answers, plain.texts)
     assert drafted.n_read == plain.n_read
@@ -148,9 +142,9 @@ def test_each_answer_is_that_of_a_model_that_reads_its_whole_text(
 ) -> None:
     """At temperature 0, where noise cannot tell texts of different lengths apart."""
     for n_ctx in (LONG, SHORT):
-        with loaded(hybrids[name], engine, "off", tmp_path, n_ctx) as model:
+        with loaded(hybrids[name], engine, "off", n_ctx) as model:
             heard = talk(model, 0.0, tmp_path) if n_ctx == LONG else outgrow(model, 0.0)
-        with loaded(hybrids[name], engine, "off", tmp_path, n_ctx) as model:
+        with loaded(hybrids[name], engine, "off", n_ctx) as model:
             for answer, text in zip(heard.answers, heard.texts, strict=True):
                 fresh = model.generate(
                     tokens=text[: -len(answer)],
@@ -165,9 +159,9 @@ def test_each_answer_is_that_of_a_model_that_reads_its_whole_text(
 
 @of_each_case
 def test_prompts_that_begin_like_earlier_ones_go_back_to_a_place_too(
-    hybrids: HybridFiles, name: str, engine: str, tmp_path: Path
+    hybrids: HybridFiles, name: str, engine: str
 ) -> None:
-    with loaded(hybrids[name], engine, "ngram" if name in KEEPS_SNAPSHOTS else "off", tmp_path) as model:
+    with loaded(hybrids[name], engine, "ngram" if name in KEEPS_SNAPSHOTS else "off") as model:
 
         def asked(tokens: list[int], *, reuse: bool) -> Reply:
             reply = model.generate(

@@ -17,6 +17,8 @@ import edge_spec
 from edge_spec.chat import ChatSession
 from edge_spec.engines.onnx.kernels import available
 
+pytestmark = pytest.mark.long
+
 FOLDER = Path(__file__).parent / "saved_by_0_2"
 SAVED: dict[str, dict[str, Any]] = json.loads((FOLDER / "expected.json").read_text("utf-8"))
 

@@ -21,6 +21,8 @@ from edge_spec.engines.onnx.kernels import available
 from edge_spec.models import resolve_family
 from edge_spec.speculation.cache_state import pack_state, unpack_state
 
+pytestmark = pytest.mark.long
+
 N_CTX = 160
 KINDS = [
     pytest.param(

@@ -26,6 +26,8 @@ from edge_spec.errors import StateError
 from edge_spec.model import TextModel
 from edge_spec.models.beside import beside
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def model(probe_cache: Path) -> Iterator[TextModel]:

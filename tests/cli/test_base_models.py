@@ -17,6 +17,7 @@ NOTE = (
 REFUSED = "edge-spec: error: this model has no chat template; use a chat model, or edge-spec run with --raw\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("options", "said"), [((), [NOTE]), (("--raw",), [])])
 def test_run_says_that_a_model_continues_text(
     options: tuple[str, ...], said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -18,6 +18,8 @@ import pytest
 from edge_spec.cli import main
 from edge_spec.speculation.modes import MODES
 
+pytestmark = pytest.mark.long
+
 COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()"]
 PROMPT = "Tell me a short story about a dog."
 SAME = ["--threads", "1", "--seed", "7", "-n", "24"]
@@ -267,7 +269,7 @@ def test_what_plan_says_is_the_least_is_enough(run: Run, engine: str) -> None:
         assert json.loads(done.stdout)["speculation"]["mode"] == mode
 
 
-def test_several_answers_are_the_attempts_of_the_seed(run: Run, tmp_path: Path) -> None:
+def test_several_answers_are_the_attempts_of_the_seed(run: Run, probe_cache: Path) -> None:
     import edge_spec
 
     asked = ["run", "demo", "--answers", "3", *SAME, "-p", PROMPT]
@@ -276,7 +278,7 @@ def test_several_answers_are_the_attempts_of_the_seed(run: Run, tmp_path: Path) 
     only_notes(reported.stderr)
     assert "3 answers, " in printed.stderr.decode()
     records = [json.loads(line) for line in reported.stdout.splitlines()]
-    with edge_spec.load("demo", n_threads=1, cache_dir=tmp_path) as model:
+    with edge_spec.load("demo", n_threads=1, cache_dir=probe_cache) as model:
         for attempt, record in enumerate(records):
             alone = model.generate(PROMPT, seed=7, attempt=attempt, max_tokens=24)
             assert record["text"] == alone.read()

@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import forked
 
+from edge_spec.cli import main
 from edge_spec.models import resolve_family
+
+pytestmark = pytest.mark.long
 
 COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()"]
 LATER = ["--threads", "1", "-n", "4", "-p", "A"]
@@ -46,6 +50,27 @@ def run(surroundings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
     return run_it
 
 
+@pytest.fixture(scope="module")
+def begun(run: Run, surroundings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs the command with nothing on standard input, in a fork where there are forks: Python need not start."""
+    folder = tmp_path_factory.mktemp("work")
+
+    def begin(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        def work() -> None:
+            os.environ.clear()
+            os.environ.update(surroundings)
+            os.chdir(folder)
+            sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
+            main([*arguments])
+
+        if not hasattr(os, "pidfd_open"):
+            return run(*arguments)
+        done = forked(work, seconds=60)
+        return subprocess.CompletedProcess(arguments, done.code or 0, done.out.encode(), done.err.encode())
+
+    return begin
+
+
 def complaint(stderr: bytes) -> str:
     """The one line that says what is wrong; notes may come before it."""
     *notes, last = stderr.decode().replace(os.linesep, "\n").splitlines(keepends=True)
@@ -62,37 +87,36 @@ def drafter_of_another_vocabulary() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "content", "stdin", "code"),
+    ("arguments", "content", "code"),
     [
-        (["run", "no-such.gguf", *LATER], None, b"", 1),
-        (["run", ".", *LATER], None, b"", 1),
-        (["chat", "demo", "--no-history", "--session", "talk.chat"], None, b"", 2),
-        (["run", "FILE", *LATER], lambda: b"", b"", 1),
-        (["run", "FILE", *LATER], lambda: b"Once upon a time.\n" * 99, b"", 1),
-        (["run", "FILE", *LATER], lambda: random.Random(1).randbytes(9999), b"", 1),
-        (["run", "FILE", *LATER], lambda: DRAFTER.read_bytes()[:-1000], b"", 1),
-        (["run", "demo", "--draft", "FILE", *LATER], drafter_of_another_vocabulary, b"", 1),
-        (["run", "demo", "--ctx", "0", *LATER], None, b"", 2),
-        (["run", "demo", "--ctx", str(10**8), *LATER], None, b"", 1),
-        (["run", "demo", "--top-p", "3", *LATER], None, b"", 2),
-        (["run", "demo", "--seed", str(1 << 64), *LATER], None, b"", 2),
-        (["run", "demo", "-n", "0", "--threads", "1", "-p", "A"], None, b"", 2),
-        (["run", "demo", "--kv", "q9", *LATER], None, b"", 2),
-        (["run", "demo", "-p", " \n"], None, b"", 2),
-        (["run", "demo"], None, b"", 1),
-        (["run", "demo", "--threads", "1", "-p", "many words " * 2000], None, b"", 1),
-        (["run", "demo", "-p", BAD], None, b"", 2),
-        (["run", "demo", "-f", "FILE"], lambda: b"no \xff UTF-8", b"", 1),
-        (["run", "demo"], None, b"no \xff UTF-8", 1),
-        (["run", "demo", "--system", BAD, *LATER], None, b"", 2),
-        (["run", "demo", "--stop", BAD, *LATER], None, b"", 2),
-        (["run", "demo", "--speculation", "magic", *LATER], None, b"", 2),
-        (["run", "demo", "--no-such-option", *LATER], None, b"", 2),
-        (["run", "demo", "--logit-bias", "5", *LATER], None, b"", 2),
-        (["run", "demo", "-p", "A", "-f", "FILE"], lambda: b"A", b"", 2),
-        (["run", "demo", "--cache-dir", "FILE", *LATER], lambda: b"A", b"", 2),
-        (["serve", "--port", "99999"], None, b"", 2),
-        (["serve", "--timeout", "nan"], None, b"", 2),
+        (["run", "no-such.gguf", *LATER], None, 1),
+        (["run", ".", *LATER], None, 1),
+        (["chat", "demo", "--no-history", "--session", "talk.chat"], None, 2),
+        (["run", "FILE", *LATER], lambda: b"", 1),
+        (["run", "FILE", *LATER], lambda: b"Once upon a time.\n" * 99, 1),
+        (["run", "FILE", *LATER], lambda: random.Random(1).randbytes(9999), 1),
+        (["run", "FILE", *LATER], lambda: DRAFTER.read_bytes()[:-1000], 1),
+        (["run", "demo", "--draft", "FILE", *LATER], drafter_of_another_vocabulary, 1),
+        (["run", "demo", "--ctx", "0", *LATER], None, 2),
+        (["run", "demo", "--ctx", str(10**8), *LATER], None, 1),
+        (["run", "demo", "--top-p", "3", *LATER], None, 2),
+        (["run", "demo", "--seed", str(1 << 64), *LATER], None, 2),
+        (["run", "demo", "-n", "0", "--threads", "1", "-p", "A"], None, 2),
+        (["run", "demo", "--kv", "q9", *LATER], None, 2),
+        (["run", "demo", "-p", " \n"], None, 2),
+        (["run", "demo"], None, 1),
+        (["run", "demo", "--threads", "1", "-p", "many words " * 2000], None, 1),
+        (["run", "demo", "-p", BAD], None, 2),
+        (["run", "demo", "-f", "FILE"], lambda: b"no \xff UTF-8", 1),
+        (["run", "demo", "--system", BAD, *LATER], None, 2),
+        (["run", "demo", "--stop", BAD, *LATER], None, 2),
+        (["run", "demo", "--speculation", "magic", *LATER], None, 2),
+        (["run", "demo", "--no-such-option", *LATER], None, 2),
+        (["run", "demo", "--logit-bias", "5", *LATER], None, 2),
+        (["run", "demo", "-p", "A", "-f", "FILE"], lambda: b"A", 2),
+        (["run", "demo", "--cache-dir", "FILE", *LATER], lambda: b"A", 2),
+        (["serve", "--port", "99999"], None, 2),
+        (["serve", "--timeout", "nan"], None, 2),
     ],
     ids=[
         "missing model",
@@ -114,7 +138,6 @@ def drafter_of_another_vocabulary() -> bytes:
         "long prompt",
         "-p no UTF-8",
         "-f no UTF-8",
-        "stdin no UTF-8",
         "--system no UTF-8",
         "--stop no UTF-8",
         "unknown speculation",
@@ -127,17 +150,23 @@ def drafter_of_another_vocabulary() -> bytes:
     ],
 )
 def test_bad_input_is_one_line_and_a_code(
-    run: Run, tmp_path: Path, arguments: Sequence[str], content: Callable[[], bytes] | None, stdin: bytes, code: int
+    begun: Run, tmp_path: Path, arguments: Sequence[str], content: Callable[[], bytes] | None, code: int
 ) -> None:
     path = tmp_path / "file.gguf"
     if content is not None:
         path.write_bytes(content())
-    done = run(*[str(path) if argument == "FILE" else argument for argument in arguments], stdin=stdin)
+    done = begun(*[str(path) if argument == "FILE" else argument for argument in arguments])
     assert done.returncode == code
     assert done.stdout == b""
     said = complaint(done.stderr)
     if content is not None and code == 1:
         assert path.name in said
+
+
+def test_a_prompt_on_standard_input_that_is_no_text_is_one_line_and_a_code(run: Run) -> None:
+    done = run("run", "demo", stdin=b"no \xff UTF-8")
+    assert (done.returncode, done.stdout) == (1, b"")
+    complaint(done.stderr)
 
 
 # --- output that goes nowhere

@@ -18,6 +18,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_completes_verbs_options_and_models(shell: str, tmp_path: Path) -> None:

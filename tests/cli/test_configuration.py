@@ -49,6 +49,7 @@ def test_every_setting_is_an_option_or_argument_of_a_verb() -> None:
     assert {f"--{name}" for name in COMMON} - flags == {"--model"}
 
 
+@pytest.mark.long
 def test_what_is_typed_comes_before_variables_and_these_before_the_file(
     said: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

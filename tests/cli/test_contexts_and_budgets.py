@@ -16,6 +16,8 @@ from edge_spec.cli import main
 from edge_spec.errors import BudgetExceeded, SettingsError
 from edge_spec.loading import plan
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 HELD = 60 * MIB
 

@@ -16,6 +16,8 @@ import pytest
 from edge_spec.cli.command import root
 from edge_spec.cli.folders import ModelName
 
+pytestmark = pytest.mark.long
+
 COMMAND = [sys.executable, "-m", "edge_spec"]
 BRIEF = ("--limit", "1", "-n", "4")
 NEEDS_ONE = {"quantize"}

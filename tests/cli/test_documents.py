@@ -94,7 +94,8 @@ def try_examples(
     request: pytest.FixtureRequest, one_core: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Block], None]]:
     """Tries the examples of one verb after the other in the same home."""
-    with DocumentWorld(tmp_path_factory.mktemp("examples"), request.param) as world:
+    caches = request.getfixturevalue("caches") if request.param is SHORT else None
+    with DocumentWorld(tmp_path_factory.mktemp("examples"), request.param, caches=caches) as world:
         yield lambda examples: try_all([examples], world, slow=request.param is SMALL)
 
 
@@ -117,23 +118,33 @@ def try_all(blocks: Sequence[Block], world: DocumentWorld, *, slow: bool) -> Non
         pytest.skip(f"the others work; some need {', '.join(sorted(lacking))}")
 
 
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is kept of models that were run, for all documents but the README."""
+    return tmp_path_factory.mktemp("caches")
+
+
+@pytest.mark.long
 @linux
 @pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("document", SHOWN)
 @pytest.mark.parametrize("more", WAYS)
 def test_what_a_document_shows_works_in_a_fresh_home(
-    document: str, more: dict[str, tuple[str, ...]], tmp_path: Path
+    document: str, more: dict[str, tuple[str, ...]], tmp_path: Path, caches: Path
 ) -> None:
-    with DocumentWorld(tmp_path, more) as world:
+    is_fresh = document == "README.md" or more is SMALL
+    with DocumentWorld(tmp_path, more, caches=None if is_fresh else caches) as world:
         try_all(SHOWN[document], world, slow=more is SMALL)
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.parametrize("examples", EXAMPLES, ids=lambda block: block.place)
 def test_examples_of_help_texts_work(examples: Block, try_examples: Callable[[Block], None]) -> None:
     try_examples(examples)
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.parametrize(
     ("kind", "text", "wrong"),
@@ -172,6 +183,7 @@ def test_what_is_slow_is_shown_somewhere() -> None:
     assert [part for part in SLOW if not any(part in text for text in texts)] == []
 
 
+@pytest.mark.long
 def test_ci_runs_what_is_left_to_it(tmp_path: Path) -> None:
     script = ROOT / "tests" / "support" / "documents.py"
     assert f"{script.relative_to(ROOT).as_posix()} " in (ROOT / ".ci" / "run").read_text("utf-8")

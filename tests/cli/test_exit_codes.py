@@ -90,6 +90,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", VERBS)
 def test_what_cannot_be_meant_leaves_with_2(name: str, leaves: Leaves) -> None:
     rest = ARGUMENTS.get(name, [])

@@ -12,6 +12,8 @@ import pytest
 import edge_spec
 from edge_spec.chat import ChatSession
 
+pytestmark = pytest.mark.long
+
 CHAT = (sys.executable, "-m", "edge_spec", "chat", "demo", "--engine", "llama", "--ctx", "256", "--threads", "1")
 
 

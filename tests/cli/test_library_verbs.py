@@ -38,6 +38,7 @@ def records(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.long
 def test_a_model_in_the_model_folder_is_listed_and_run_by_name(
     said: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_what_a_disk_has_damaged_is_found_and_removed(
     assert said("cache", "verify", *cache) == "1 read, 0 of them damaged\n"
 
 
+@pytest.mark.long
 def test_the_cache_is_listed_and_cleared_and_the_rest_stays(said: Callable[..., str], tmp_path: Path) -> None:
     cache = ["--cache-dir", str(tmp_path / "cache")]
     conversations = tmp_path / "edge-spec" / "conversations"

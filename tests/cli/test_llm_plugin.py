@@ -15,6 +15,8 @@ from llm.cli import cli as llm_command
 import edge_spec
 from edge_spec.model import TextModel
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
@@ -28,9 +30,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
+def own(probe_cache: Path) -> Iterator[TextModel]:
     """The same model without llm."""
-    with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=Path(tmp_path_factory.mktemp("own"))) as model:
+    with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=probe_cache) as model:
         yield model
 
 

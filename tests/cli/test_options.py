@@ -83,6 +83,7 @@ def defaults_of(verb: str) -> dict[str, Any]:
     return {flag: f"{value:g}" if isinstance(value, float) else str(value) for flag, value in found.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_and_api_agree_on_every_default(verb: str) -> None:
     shown = {}
@@ -176,6 +177,7 @@ def test_no_verb_waits_for_the_metadata_of_packages() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.long
 def test_replies_without_a_grammar_do_without_its_library(probe_cache: Path) -> None:
     code = """
 import sys

@@ -15,6 +15,8 @@ import pytest
 from edge_spec.cli import main
 from edge_spec.cli.output import print_json, print_records, print_table
 
+pytestmark = pytest.mark.long
+
 COMMAND = [sys.executable, "-m", "edge_spec"]
 
 Piped = Callable[..., str]

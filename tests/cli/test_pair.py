@@ -53,6 +53,7 @@ def test_the_best_drafter_is_significantly_faster() -> None:
     assert best_of([]) is None
 
 
+@pytest.mark.long
 def test_a_chosen_drafter_drafts_until_it_is_forgotten(home: Path, probe_cache: Path) -> None:
     family = resolve_family("demo")
     assert family.intermediate is not None and family.draft is not None
@@ -89,6 +90,7 @@ def test_a_choice_whose_file_is_gone_damaged_or_another_one_now_is_passed_over(h
     assert chosen_drafter(target) is None
 
 
+@pytest.mark.long
 def test_every_drafter_that_fits_is_measured(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--limit", "1", "--rounds", "1", "-n", "4", "--threads", "1", "--cache-dir", str(home), "--json"]
     family = resolve_family("demo")

@@ -23,6 +23,8 @@ from edge_spec.library.partial import interrupted
 from edge_spec.loading import possible_modes
 from edge_spec.models import resolve_family
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("huggingface_hub")
 
 

@@ -22,6 +22,8 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
 
+pytestmark = pytest.mark.long
+
 RECOMMENDED: dict[str, Any] = {
     "temperature": 0.6,
     "repeat_penalty": 1.3,

@@ -22,6 +22,8 @@ from edge_spec.cli.terminal.status import choice_lines
 from edge_spec.errors import EdgeSpecError
 from edge_spec.model import TextModel
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def model(probe_cache: Path) -> Iterator[TextModel]:

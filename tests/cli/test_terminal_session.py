@@ -23,6 +23,7 @@ COMMAND = [sys.executable, "-c", "from edge_spec.cli import main; main()", "chat
 SAME = ["--threads", "1", "--ctx", "512", "--seed", "3"]
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(os.name != "posix", reason="needs pseudo-terminals"),
     pytest.mark.filterwarnings("ignore:.*forkpty.*:DeprecationWarning"),
 ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge_spec.engines.onnx.kernels import available
 
-pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(available() is not None, reason="the kernels were not built")]
 
 
 @pytest.fixture(scope="module")

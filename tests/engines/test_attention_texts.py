@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edge_spec.engines.onnx.kernels import available
 
-pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(available() is not None, reason="the kernels were not built")]
 
 N_TILES = 48
 
@@ -95,7 +95,7 @@ def test_a_row_among_texts_in_scattered_tiles_is_computed_as_in_a_contiguous_tex
         assert np.array_equal(world.run(session), rows)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(data=st.data())
 @pytest.mark.parametrize("f16", [False, True])
 @pytest.mark.parametrize("variant", ["avx512", "avx2", "neon"])

@@ -21,6 +21,8 @@ from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 DRAFT = resolve_family("demo").draft
 HEAVY = (InferenceSession, IOBinding, OrtValue, KVCache, Session)
 

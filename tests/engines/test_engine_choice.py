@@ -21,9 +21,12 @@ from edge_spec.engines.onnx import kernels
 from edge_spec.engines.onnx.transcription import cache_folder
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel
 
-pytestmark = pytest.mark.skipif(
-    kernels.available() is not None or kernels.features()[0] == "reference", reason="no fast kernels here"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        kernels.available() is not None or kernels.features()[0] == "reference", reason="no fast kernels here"
+    ),
+]
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels wer
 MIXES = [("onnx", "onnx", "onnx"), ("onnx", "llama", "onnx"), ("llama", "onnx", "llama")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("target", "draft", "intermediate"), MIXES)
 def test_text_is_identical_with_every_drafter_on_every_engine(
     probe_cache: Path, prompts: list[str], target: str, draft: str, intermediate: str
@@ -43,6 +44,7 @@ def test_text_is_identical_with_every_drafter_on_every_engine(
     )
 
 
+@pytest.mark.long
 def test_both_engines_write_the_same_greedy_text(probe_cache: Path, prompts: list[str]) -> None:
     """At temperature 0 two engines that round differently only part at near ties."""
     written: list[list[list[int]]] = []
@@ -78,6 +80,7 @@ def test_a_setting_that_would_change_nothing_is_refused() -> None:
             edge_spec.load("demo", engine="onnx", **asked)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("made", [GEMMA3, PHI3], ids=["gemma3", "phi3"])
 def test_text_is_identical_with_every_drafter_for_every_architecture(tmp_path: Path, made: dict[str, Any]) -> None:
     target, draft, intermediate = (
@@ -110,6 +113,7 @@ def test_a_model_that_only_llama_cpp_runs_is_refused_before_it_is_loaded(tmp_pat
         edge_spec.load(path, engine="onnx", cache_dir=tmp_path)
 
 
+@pytest.mark.long
 def test_without_a_cache_folder_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     path = write_gguf(tmp_path / "model.gguf")

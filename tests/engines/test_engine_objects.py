@@ -173,6 +173,7 @@ def test_a_new_engine_writes_what_is_its_own(gguf: ModelFile, graph: ModelFile) 
     opener.close()
 
 
+@pytest.mark.long
 @EACH
 def test_who_waits_is_told_whether_it_is_for_the_last_time(each: Engine, gguf: ModelFile, tmp_path: Path) -> None:
     (tmp_path / "probes").write_text("a file where the folder should be")

@@ -58,6 +58,7 @@ def read(target: ModelFile, head: Path) -> tuple[np.ndarray, np.ndarray]:
             return rows, drafter.decode(Tree.sequence(own[-4:])).copy()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("heads", [(6, 6), pytest.param((8, 4), marks=SLOW), pytest.param((4, 1), marks=SLOW)])
 def test_an_enlarged_model_and_its_head_compute_what_they_did(heads: tuple[int, int], tmp_path: Path) -> None:
     """Where each query gets keys of its own, where groups of attention heads grow, and in one group."""

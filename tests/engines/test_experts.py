@@ -29,6 +29,8 @@ from edge_spec.loading import plan
 from edge_spec.models import inspect
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
 TEXT = np.random.default_rng(5).integers(3, N_VOCAB, 600).tolist()

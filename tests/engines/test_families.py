@@ -30,6 +30,8 @@ from edge_spec.models import inspect
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
 Rows = np.ndarray[Any, Any]
@@ -55,7 +57,7 @@ def rows_of(model: TextPath, widths: list[int]) -> Rows:
 
 def on_llama(path: Path) -> Rows:
     weights = LlamaWeights(path)
-    settings = LlamaSettings(n_ctx=96, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=False)
+    settings = LlamaSettings(n_ctx=96, n_threads=1, kv_k="f32", kv_v="f32", flash_attention=False, exact=False)
     pool, _ = open_llama(weights, settings, file="x", cache_dir=None)
     model = lone_text(pool)
     rows = rows_of(model, [8])
@@ -143,7 +145,7 @@ def logits_of(path: Path, folder: Path) -> Rows | None:
         source = transcribe(inspect(path), folder)
     except UnsupportedModel:
         return None
-    settings = ModelSettings(n_ctx=96, n_threads=1, trees=True)
+    settings = ModelSettings(n_ctx=96, n_threads=1, exact=False)
     pool, _ = open_onnx(source, settings, file="x", cache_dir=None)
     model = lone_text(pool)
     rows = rows_of(model, [8])

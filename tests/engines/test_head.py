@@ -29,7 +29,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.tree import Tree
 
-pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(available() is not None, reason="the kernels were not built")]
 
 TARGET = inspect(resolve_family("demo").target)
 LAYERS = (2, 4, 7)

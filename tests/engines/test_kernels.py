@@ -72,6 +72,7 @@ def activations(n_rows: int, n_in: int, flavour: str, rng: np.random.Generator) 
 FLAVOURS = ("plain", "zero", "sparse", "denormal", "huge", "spread", "bits")
 
 
+@pytest.mark.long
 @needs_kernels
 @settings(max_examples=150, deadline=None)
 @given(
@@ -100,6 +101,7 @@ def test_every_variant_gives_the_bits_of_the_reference(
     assert (expected.view(np.uint32)[np.isnan(expected)] == QUIET_NAN).all()
 
 
+@pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "Q2_K", "IQ4_XS", *FLOATS])
@@ -112,6 +114,7 @@ def test_inputs_split_between_passes_give_the_bits_of_the_reference(variant: str
         assert same_bits(matmul_rows(packed, x[:n_rows], variant=variant), expected)
 
 
+@pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", kernels.KINDS)

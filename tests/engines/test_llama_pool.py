@@ -14,6 +14,7 @@ from logits_rows import next_row
 from lone_text import lone_text
 from paths_in_company import PathsInCompany
 from paths_in_company import some_tokens as tokens
+from weekly import seeds
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.library_context import LibraryContext
@@ -23,6 +24,8 @@ from edge_spec.errors import BackendError, PoolFull
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
+
+pytestmark = pytest.mark.long
 
 TARGET = inspect(resolve_family("demo").target)
 ACTS = ("decode", "decode", "decode", "decode", "prefill", "keep", "keep", "rollback", "fork", "shift", "close")
@@ -66,8 +69,8 @@ class Texts(PathsInCompany):
         return range(self.chance.randrange(len(path.pending) + 1))
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("kinds", [("q8_0", "f16"), ("q8_0", "q8_0"), ("f16", "f32")], ids="/".join)
+@pytest.mark.parametrize("seed", seeds(3, weekly=40))
+@pytest.mark.parametrize("kinds", [("q8_0", "f16"), ("q8_0", "q8_0")], ids="/".join)
 def test_every_path_has_the_bits_of_a_text_alone(opened: Opener, kinds: tuple[str, str], seed: int) -> None:
     """Random drafts, reading, forks, going back, shifts, resizing and saving, in company."""
     kv_k, kv_v = kinds
@@ -93,7 +96,7 @@ def test_texts_in_company_have_the_cells_of_each_alone_with_the_usual_caches(ope
     assert model.pool.max_paths == 16
 
 
-@pytest.mark.parametrize("max_rows", [4, 16])
+@pytest.mark.parametrize("max_rows", [pytest.param(4, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize(
     "differs",
     [

@@ -108,6 +108,7 @@ def test_a_row_does_not_depend_on_the_other_rows_of_its_decode(
     assert np.array_equal(*rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kv", ["f32", "f16"])
 @pytest.mark.parametrize(
     "made",

@@ -42,6 +42,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("of_target", "of_draft"), PAIRS[2:])
 def test_text_is_identical_with_and_without_drafts(

@@ -80,6 +80,7 @@ class Texts(PathsInCompany):
         return path.pending.path_to(self.chance.randrange(-1, len(path.pending))) if path.pending else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_every_path_has_the_bits_of_a_text_alone(both: tuple[OnnxPath, OnnxPath], seed: int) -> None:
     """Random drafts, reading, forks, going back, shifts, resizing and saving, in company and in scattered tiles."""

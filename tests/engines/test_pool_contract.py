@@ -65,6 +65,7 @@ def some_tokens(chance: random.Random, n: int) -> list[int]:
     return [chance.choice(TOKENS) for _ in range(n)]
 
 
+@pytest.mark.long
 def test_it_is_a_pool_with_paths(opened: Opener) -> None:
     model = opened()
     assert isinstance(model, TextPath) and isinstance(model.pool, Pool)
@@ -72,6 +73,7 @@ def test_it_is_a_pool_with_paths(opened: Opener) -> None:
     assert model.pool.n_free == model.pool.n_cells >= 120
 
 
+@pytest.mark.long
 def test_prompts_read_together_leave_the_cells_of_each_read_alone(opened: Opener) -> None:
     root, alone = opened(), opened()
     chance = random.Random(2)
@@ -189,6 +191,7 @@ def lone(
         own.close()
 
 
+@pytest.mark.long
 def test_a_pool_of_one_text_takes_another_when_the_first_has_given_its_cells_back(lone: Any) -> None:
     pool, text = lone.pool, list(range(30, 50))
     assert pool.max_paths == 1

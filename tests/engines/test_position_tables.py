@@ -13,7 +13,9 @@ from position_tables import write_gpt2
 from edge_spec import load
 from edge_spec.errors import SettingsError, UnsupportedModel
 
-GIVEN: dict[str, Any] = {"engine": "llama", "memory": "600MiB", "n_threads": 1}
+pytestmark = pytest.mark.long
+
+GIVEN: dict[str, Any] = {"engine": "llama", "memory": "4GiB", "n_threads": 1}
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")

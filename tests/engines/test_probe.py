@@ -13,6 +13,8 @@ from edge_spec.engines.probe import OWN_READINGS, probe
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 EVERY = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 

@@ -48,6 +48,7 @@ def profile_of(settings: ModelSettings, **facts: str) -> Any:
 CAREFUL = Capabilities(rollback=ANYWHERE, takes_trees=False, widths=(1,), max_rows=1, in_company=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("readings", [READINGS, OWN_READINGS])
 @pytest.mark.parametrize("external", [False, True])
 def test_a_probe_ends_in_time_with_all_that_it_would_find_or_with_one_row_at_a_time(

@@ -26,6 +26,8 @@ from edge_spec.speculation.language_model import ANYWHERE
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 EVERY = pytest.mark.parametrize("name", SIGNATURES)
 SOME = pytest.mark.parametrize("name", ["plain", "plain-f16-keep", "genai-q4", "genai-f16"])
 

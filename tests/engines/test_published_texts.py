@@ -34,6 +34,8 @@ from edge_spec.models.json_tokenizer import JsonTokenizer
 from edge_spec.sampling.guidance import GuidedVocabulary
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 DEMO = resolve_family("demo")
 assert DEMO.draft is not None
 assert DEMO.intermediate is not None

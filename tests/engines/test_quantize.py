@@ -21,6 +21,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
     return inspect(write_gguf(path, kinds=dict.fromkeys(MATRICES, "F16")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "most"), [("Q4_0", "Q4_0"), ("Q4_K_M", "Q4_K"), ("Q8_0", "Q8_0")])
 def test_a_model_is_written_in_another_type(
     kind: str, most: str, source: ModelFile, tmp_path: Path, probe_cache: Path

@@ -34,6 +34,8 @@ from edge_spec.models import inspect
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 END = 2
 PROMPTS = ("The quick brown fox", "In the beginning there was", "0123456789 " * 12)
 WITH_SNAPSHOTS = ("lfm2", "qwen35", "nemotron_h")

@@ -52,6 +52,7 @@ def test_it_computes_the_formulas(world: RecurrentWorld) -> None:
     assert np.abs(found - exact).max() <= 2e-5 * np.abs(exact).max()
 
 
+@pytest.mark.long
 @each_world
 def test_states_and_rows_do_not_depend_on_how_a_text_is_divided_or_on_threads(world: RecurrentWorld) -> None:
     rows = world.rows(150)
@@ -71,6 +72,7 @@ def test_states_and_rows_do_not_depend_on_how_a_text_is_divided_or_on_threads(wo
             assert len(found) < 150 or same_states(other.settle(rows), states)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
 @given(data=st.data())
 @settings(max_examples=60)

@@ -18,14 +18,16 @@ from edge_spec.errors import PromptTooLong
 from edge_spec.model import TextModel
 from edge_spec.models import inspect, resolve_family
 
+pytestmark = pytest.mark.long
+
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
 PROMPTS = ["Tell me a story about a dog.", "Why is the sky blue?", "Name three animals.", "What is a boat?", "Hi!"]
 NAMES = '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}'
 WISHES: list[dict[str, Any]] = [
-    {"max_tokens": 60},
-    {"max_tokens": 40, "temperature": 0},
-    {"max_tokens": 60, "stop": ["the", "."]},
+    {"max_tokens": 32},
+    {"max_tokens": 24, "temperature": 0},
+    {"max_tokens": 32, "stop": ["the", "."]},
     {"max_tokens": 60, "json_schema": NAMES},
     {"max_tokens": 30, "mirostat": 2, "ignore_eos": True},
     {"max_tokens": 40, "repeat_penalty": 1.3, "top_k": 0, "temperature": 1.5},
@@ -33,13 +35,12 @@ WISHES: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module", params=["onnx f32", "onnx f16", "llama auto"])
-def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
+def shared(request: pytest.FixtureRequest, probe_cache: Path) -> Iterator[TextModel]:
     """Models whose texts share cells."""
     engine, kind = request.param.split()
     if engine == "onnx" and available() is not None:
         pytest.skip("the kernels were not built")
-    folder = tmp_path_factory.mktemp("cache")
-    with edge_spec.load("demo", engine=engine, n_ctx=400, cache_dir=folder, kv_k=kind, kv_v=kind) as model:
+    with edge_spec.load("demo", engine=engine, n_ctx=400, cache_dir=probe_cache, kv_k=kind, kv_v=kind) as model:
         assert model.followed["target"].model.pool.max_paths > 1
         yield model
 
@@ -126,9 +127,9 @@ def test_the_ledger_says_what_further_cells_take(shared: TextModel) -> None:
 
 
 @pytest.mark.parametrize(("engine", "kind"), [("llama", "auto"), ("llama", "f16"), ("onnx", "auto")])
-def test_where_texts_come_one_after_the_other_they_are_the_same(engine: str, kind: str, tmp_path: Path) -> None:
+def test_where_texts_come_one_after_the_other_they_are_the_same(engine: str, kind: str, probe_cache: Path) -> None:
     """With 16-bit caches on llama.cpp, and where a budget has no room for more caches."""
-    with edge_spec.load("demo", engine=engine, n_ctx=256, cache_dir=tmp_path, kv_k=kind, kv_v=kind) as model:
+    with edge_spec.load("demo", engine=engine, n_ctx=256, cache_dir=probe_cache, kv_k=kind, kv_v=kind) as model:
         if kind == "auto":
             model.ledger.claim("test", "the rest", (model.ledger.left_bytes or 0) - 1000)
         several = outcomes(model.generate_many(PROMPTS, seed=2, max_tokens=20))
@@ -188,9 +189,9 @@ def test_answers_share_their_prompt_however_often_it_is_asked(shared: TextModel)
 
 
 @pytest.mark.parametrize("engine", ["llama", pytest.param("onnx", marks=needs_kernels)])
-def test_conversations_in_turn_leave_nothing_but_their_words(engine: str, tmp_path: Path) -> None:
+def test_conversations_in_turn_leave_nothing_but_their_words(engine: str, probe_cache: Path) -> None:
     """Twenty more conversations than there are cells for bring words, and nothing else that lives or is claimed."""
-    with edge_spec.load("demo", engine=engine, speculation="ngram", n_ctx=256, cache_dir=tmp_path) as model:
+    with edge_spec.load("demo", engine=engine, speculation="ngram", n_ctx=256, cache_dir=probe_cache) as model:
         model.ledger.claim("test", "the rest", max(0, (model.ledger.left_bytes or 0) - 1000))
         chats = [model.chat("You are a friend.", seed=number, max_tokens=4) for number in range(60)]
         grown, claimed = [], []

@@ -23,6 +23,8 @@ from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 MADE: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama3": {"rope_factors": True},

@@ -20,6 +20,8 @@ from edge_spec.engines.registry import engine, settings_of
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models import inspect
 
+pytestmark = pytest.mark.long
+
 MADE: dict[str, dict[str, Any]] = {
     "llama": {"rope_factors": True},
     "phi3": PHI3,

@@ -31,6 +31,8 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 # --- table models: every cell can be looked at
 
 

@@ -29,6 +29,8 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import BackendError, DiskFull, ModelFileError, UnsupportedModel
 from edge_spec.models import inspect
 
+pytestmark = pytest.mark.long
+
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 
 

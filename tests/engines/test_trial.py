@@ -24,6 +24,8 @@ from edge_spec.errors import BackendError, UnsupportedModel
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import ModelFile, inspect, resolve_family
 
+pytestmark = pytest.mark.long
+
 KILLED = "import os, signal; os.kill(os.getpid(), signal.{})"
 STANDING = "import time; time.sleep(60)"
 BUSY = "import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 60))\nwhile True: pass"

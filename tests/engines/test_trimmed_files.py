@@ -17,6 +17,8 @@ from edge_spec.engines.onnx.kernels import available
 from edge_spec.errors import UnsupportedModel, VocabularyMismatch
 from edge_spec.models import check_pair, inspect, kept_tokens, resolve_family
 
+pytestmark = pytest.mark.long
+
 ENGINES = ["llama", *(["onnx"] if available() is None else [])]
 MODES = ("off", "sequence", "tree", "hierarchy", "auto")
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}}}

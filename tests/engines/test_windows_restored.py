@@ -19,6 +19,8 @@ from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.speculation.tree import Tree
 
+pytestmark = pytest.mark.long
+
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}assistant: "
 MADE: dict[str, dict[str, Any]] = {
     "gemma3": {**GEMMA3, "chat_template": TEMPLATE},

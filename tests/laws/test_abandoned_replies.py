@@ -207,6 +207,7 @@ def test_a_reply_asked_for_by_a_notice_is_written(most: int, awaits: bool) -> No
     assert text == session_of(lambda sentence: None)[1].send("abcd").read()
 
 
+@pytest.mark.long
 def test_conversations_that_are_gone_leave_nothing() -> None:
     model, n_objects = text_model(), list[int]()
     for number in range(120):

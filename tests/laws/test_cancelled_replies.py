@@ -48,6 +48,7 @@ def test_a_cancelled_reply_that_is_not_read_gives_its_turn_back(awaits: bool) ->
     assert elsewhere(lambda: asked(model).read()) == WHOLE
 
 
+@pytest.mark.long
 def test_a_reply_cancelled_while_it_is_read_ends_though_nobody_reads_on() -> None:
     model = text_model()
     for _ in range(50):

@@ -55,6 +55,7 @@ def test_candidates_equal_the_naive_reference() -> None:
     assert np.mean(clear) > 0.9
 
 
+@pytest.mark.long
 def test_candidates_equal_the_naive_reference_among_ties() -> None:
     clear: list[bool] = []
 
@@ -70,6 +71,7 @@ def test_candidates_equal_the_naive_reference_among_ties() -> None:
     assert np.mean(clear) > 0.9
 
 
+@pytest.mark.long
 def test_candidates_equal_the_naive_reference_on_thousands_of_rows() -> None:
     rng = np.random.default_rng(1)
     sizes = [int(rng.integers(1, 80)) if i % 10 else int(rng.integers(1, 5000)) for i in range(1500)]
@@ -88,6 +90,7 @@ def test_candidates_equal_the_naive_reference_with_one_filter(name: str) -> None
     assert np.mean(clear) > 0.9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", [{}, {"top_p": 0.9}, {"min_p": 0.02}, {"top_k": 40, "top_p": 0.95, "min_p": 0.05}])
 def test_candidates_equal_the_naive_reference_at_the_largest_vocabulary(chosen: dict[str, Any]) -> None:
     row = (np.random.default_rng(3).normal(size=152_064) * 2.5).astype(np.float32)

@@ -78,6 +78,7 @@ def comparisons(open_model: Callable[[str], TextModel], modes: Sequence[str] = M
 # --- check
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("draws_limits", [False, True])
 def test_drafts_that_are_verified_make_no_difference(draws_limits: bool) -> None:
     found = comparisons(opener(draws_limits=draws_limits))
@@ -239,6 +240,7 @@ def engine(request: pytest.FixtureRequest, command: Command) -> str:
     return name
 
 
+@pytest.mark.long
 def test_the_check_verb_proves_the_demo(command: Command, engine: str) -> None:
     asked = ["check", "demo", *SMALL, "--engine", engine, "-n", "12", "--temperatures", "0,1", "--random-limits"]
     code, out, _ = command(*asked, "--json")
@@ -291,6 +293,7 @@ def test_the_check_verb_finds_what_differs(command: Command, tmp_path: Path) -> 
     assert command(*asked, "--modes", "ngram")[0] == 0
 
 
+@pytest.mark.long
 def test_the_bench_verb_times_the_demo(command: Command, engine: str) -> None:
     code, out, err = command("bench", "demo", *SMALL, "--engine", engine, "-n", "6", "--rounds", "1", "--json")
     found = [json.loads(line) for line in out.splitlines()]

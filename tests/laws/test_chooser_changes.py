@@ -26,6 +26,7 @@ def test_it_stops_soon_when_drafts_begin_to_fail() -> None:
     assert sum(limit > 0 for limit in world.limits[100:]) < 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plain_rounds", [50, 300, 3000])
 def test_it_starts_again_when_drafts_begin_to_succeed(plain_rounds: int) -> None:
     chooser = informed_chooser()
@@ -58,6 +59,7 @@ def test_a_slow_first_draft_does_not_shut_drafting_off(times: int) -> None:
     assert world.gain > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seconds", [{1: 1.0, 2: 4.0, 3: 4.0, 4: 4.0, 8: 4.0}, {1: 1.0, 2: 1.05, 3: 3.0, 4: 3.5, 8: 5.0, 10: 6.0}]
 )
@@ -70,6 +72,7 @@ def test_slow_first_decodes_do_not_make_drafting_look_bad(seconds: dict[int, flo
     assert world.run(misled, 1000).gain > 0.95 * possible
 
 
+@pytest.mark.long
 def test_a_run_under_load_does_not_mislead_those_after_it() -> None:
     def loaded(n_rows: int) -> float:
         return flat(n_rows) * (1 if n_rows < 3 else 3)
@@ -82,6 +85,7 @@ def test_a_run_under_load_does_not_mislead_those_after_it() -> None:
     assert world.run(second, 1000).gain > 0.95 * World(chance=0.9).run(informed_chooser(), 1000).gain
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chance", [0.3, 0.4, 0.6])
 def test_a_width_that_seemed_dearer_than_wider_ones_is_tried_again(chance: float) -> None:
     """Fewer rows hardly take longer than more: a slow moment is likelier."""
@@ -120,6 +124,7 @@ def remembered(sampled: float, greedy: float) -> dict[str, Any]:
     return {"step_s": 0.1, "read_s": None, "reach": [[sampled] * 9, [greedy] * 9], "sampled": [], "greedy": []}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chance", [0.3, 0.6, 0.8, 0.95])
 def test_a_drafter_that_an_earlier_run_found_hopeless_gets_another_chance(chance: float) -> None:
     def slope(n_rows: int) -> float:

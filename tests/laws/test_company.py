@@ -164,6 +164,7 @@ def test_half_the_cells_that_texts_need_starve_none(letters: Any, n_readers: int
     assert scheduler.is_idle
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_cells_may_come_and_go_while_texts_are_written(letters: Any, seed: int) -> None:
     chance = random.Random(seed)
@@ -190,6 +191,7 @@ def test_cells_may_come_and_go_while_texts_are_written(letters: Any, seed: int) 
     assert [(each.token_ids, each.text) for each in replies] == [alone(letters, each, 96) for each in asked]
 
 
+@pytest.mark.long
 def test_a_pool_that_is_full_of_kept_texts_is_not_copied_for_each_further_one(letters: Any, monkeypatch: Any) -> None:
     scheduler, sizes = new_scheduler(letters, n_ctx=96, rows=64, budget=5000), list[int]()
     resize, pool = TablePool.resize, scheduler.target.pool
@@ -276,6 +278,7 @@ def test_a_conversation_that_has_its_own_cells_waits_for_nobody(letters: Any) ->
     assert [own.read(), another.read()] == [alone(letters, each)[1] for each in reversed(asked)]
 
 
+@pytest.mark.long
 def test_texts_that_come_and_go_do_not_move_the_pool_each_time(letters: Any, monkeypatch: Any) -> None:
     scheduler, sizes, kept = new_scheduler(letters, n_ctx=96, rows=16), list[int](), list[_Kept]()
     resize = TablePool.resize

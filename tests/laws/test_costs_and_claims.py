@@ -99,6 +99,7 @@ def test_one_hiccup_changes_little(n_before: int) -> None:
     assert curve(1) < 1.3
 
 
+@pytest.mark.long
 def test_widths_that_are_not_decoded_do_not_drift_away() -> None:
     """They follow the nearest of the others, and stay as near: hiccups, long and short texts in turn."""
     true, errors = {1: 1.0, 2: 1.1, 4: 1.4, 8: 2.0, 16: 3.0}, list[float]()

@@ -60,6 +60,7 @@ def continuation(table: Logits, prompt: list[int], n: int, sampling: SamplerSett
 # --- all of them
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=250)
 def test_a_draft_keeps_its_limit_and_its_values_fall(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
@@ -81,6 +82,7 @@ def test_a_draft_keeps_its_limit_and_its_values_fall(cases: st.SearchStrategy[An
         drafter.text.tokens.extend([chance.randrange(case.n_vocab) for _ in range(chance.randint(1, 3))])
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=150)
 def test_drafting_twice_without_a_verdict_guesses_the_same(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
@@ -92,6 +94,7 @@ def test_drafting_twice_without_a_verdict_guesses_the_same(cases: st.SearchStrat
     assert drafter.draft(4) == first
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=150)
 def test_after_a_rollback_the_same_is_guessed_again(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
@@ -116,6 +119,7 @@ def test_plain_decoding_drafts_nothing() -> None:
 # --- a smaller model
 
 
+@pytest.mark.long
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=8), st.integers(1, 9), st.integers(0, 2**64 - 1))
 def test_a_chain_is_what_its_model_would_write(prompt: list[int], limit: int, seed: int) -> None:
     sampling = SamplerSettings(seed=seed, temperature=0.8)
@@ -245,6 +249,7 @@ def test_ngrams_of_no_length_are_refused(longest: int, shortest: int) -> None:
 # --- the hierarchy
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(1, 9))
 @settings(max_examples=150)
 def test_a_hierarchy_drafts_what_its_intermediate_model_would_write(

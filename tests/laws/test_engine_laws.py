@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from speculator_replies import reply_of, request_of
 from table_model import TableModel, random_table
+from weekly import sizes
 
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.scheduler import Scheduler
@@ -28,7 +29,8 @@ from edge_spec.speculation.target import Target
 from edge_spec.speculation.tree import EMPTY, Tree
 
 NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-N_SEEDS = 20_000
+N_DRAWS = 4_000
+"""So many show a wrong temperature, see below."""
 
 
 # --- plain text has the exact distribution
@@ -72,6 +74,8 @@ def replies(
                 stack.append(((*reply, token), chance * p))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("n_draws", sizes(N_DRAWS, weekly=20_000))
 @pytest.mark.parametrize(
     ("n_vocab", "n", "changes"),
     [
@@ -84,39 +88,40 @@ def replies(
     ids=["whole", "top-k", "top-p", "min-p and bias", "penalties"],
 )
 def test_plain_text_has_the_exact_distribution(
-    letters: Callable[..., Any], n_vocab: int, n: int, changes: dict[str, Any]
+    letters: Callable[..., Any], n_vocab: int, n: int, changes: dict[str, Any], n_draws: int
 ) -> None:
     asked = NEUTRAL | changes
     table = random_table(n_vocab, order=2, seed=11, scale=1.0)
     prompt, end = [2, 0, 1], 3
     scheduler = Scheduler(Target(Speculator(TableModel(table), NoDrafter())), letters(end))
     seen: Counter[tuple[int, ...]] = Counter()
-    for seed in range(N_SEEDS):
+    for seed in range(n_draws):
         reply = Reply(scheduler, request_of(prompt, SamplerSettings(seed=seed, **asked), max_tokens=n), lambda: 0)
         reply.read()
         seen[tuple(reply.token_ids)] += 1
-    expected = {reply: chance * N_SEEDS for reply, chance in replies(table, prompt, asked, n, end)}
+    expected = {reply: chance * n_draws for reply, chance in replies(table, prompt, asked, n, end)}
     assert set(seen) <= set(expected), "a reply was written that cannot be drawn"
     common = [reply for reply in expected if expected[reply] >= 5]
     found, wanted = [seen[reply] for reply in common], [expected[reply] for reply in common]
-    if N_SEEDS - sum(wanted) >= 5:
-        found.append(N_SEEDS - sum(found))
-        wanted.append(N_SEEDS - sum(wanted))
+    if n_draws - sum(wanted) >= 5:
+        found.append(n_draws - sum(found))
+        wanted.append(n_draws - sum(wanted))
     assert len(found) > 8
     assert chisquare(found, np.array(wanted) * sum(found) / sum(wanted)).pvalue > 1e-4
 
 
+@pytest.mark.long
 def test_another_distribution_would_be_noticed(letters: Callable[..., Any]) -> None:
     """The chi-square above can fail: it tells temperature 1 from 1.3."""
     table = random_table(5, order=0, seed=3, scale=1.0)
     scheduler = Scheduler(Target(Speculator(TableModel(table), NoDrafter())), letters())
     seen: Counter[int] = Counter()
-    for seed in range(N_SEEDS // 5):
+    for seed in range(N_DRAWS):
         asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.3}))
         reply = Reply(scheduler, request_of([0], asked, max_tokens=1), lambda: 0)
         reply.read()
         seen[reply.token_ids[0]] += 1
-    wanted = np.array(distribution(table, [0], NEUTRAL)) * (N_SEEDS // 5)
+    wanted = np.array(distribution(table, [0], NEUTRAL)) * N_DRAWS
     assert chisquare([seen[token] for token in range(5)], wanted).pvalue < 1e-4
 
 
@@ -128,11 +133,14 @@ def outcome(reply: Reply) -> tuple[Any, ...]:
     return reply.token_ids, text, reply.finish_reason
 
 
-@given(st.data())
-@settings(max_examples=700)
-def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
-    case = data.draw(cases)
-    assert outcome(case.generation(drafts=True)) == outcome(case.generation(drafts=False))
+@pytest.mark.parametrize("n_cases", sizes(200, weekly=2_000, loop=40))
+def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], n_cases: int) -> None:
+    @given(cases)
+    @settings(max_examples=n_cases)
+    def is_identical(case: Any) -> None:
+        assert outcome(case.generation(drafts=True)) == outcome(case.generation(drafts=False))
+
+    is_identical()
 
 
 class Distorting:
@@ -242,6 +250,7 @@ def paths(tree: Tree) -> set[tuple[int, ...]]:
     return {tuple(tree.tokens[above] for above in tree.path_to(node)) for node in range(len(tree))}
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(0, 1 << 20), st.booleans())
 @settings(max_examples=200)
 def test_text_is_identical_with_drafts_that_cannot_be_decoded(
@@ -262,6 +271,7 @@ def test_what_is_left_of_a_draft_can_be_decoded(seed: int, limit: int) -> None:
         assert paths(kept) <= paths(draft), "something was added"
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(0, 1 << 20))
 @settings(max_examples=200)
 def test_text_is_identical_with_trees_of_any_shape(

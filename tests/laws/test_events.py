@@ -18,6 +18,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 
 
+@pytest.mark.long
 @given(st.data())
 def test_events_are_the_tokens_and_the_text(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
     case = data.draw(cases)
@@ -28,6 +29,7 @@ def test_events_are_the_tokens_and_the_text(cases: st.SearchStrategy[Any], data:
     assert "".join(event.text for event in told) == text
 
 
+@pytest.mark.long
 @given(st.data())
 def test_rounds_and_drafted_tokens_add_up(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
     reply = data.draw(cases).generation()
@@ -37,6 +39,7 @@ def test_rounds_and_drafted_tokens_add_up(cases: st.SearchStrategy[Any], data: s
     assert {event.round for event in told} == set(range(1, reply.statistics.rounds + 1))
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 1000), n_top=st.integers(0, 7), limit=st.integers(0, 4))
 def test_probabilities_are_those_of_the_model_before_any_setting(seed: int, n_top: int, limit: int) -> None:
     table = random_table(6, order=1, seed=seed)

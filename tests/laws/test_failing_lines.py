@@ -122,6 +122,7 @@ def written_by_turns(world: World) -> list[Reply]:
     return replies
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["mixed", "auto"])
 def test_what_strikes_at_any_line_of_a_step_changes_no_text(
     letters: Any, letter_grammar: Any, monkeypatch: pytest.MonkeyPatch, kind: str

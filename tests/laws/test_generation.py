@@ -152,6 +152,7 @@ def test_every_end_has_its_reason(letters: LettersType, limit: int) -> None:
         assert next(done, None) is None and "".join(done) == text
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=200)
 def test_what_follows_the_end_in_a_draft_leaves_no_trace(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
@@ -171,6 +172,7 @@ def test_what_follows_the_end_in_a_draft_leaves_no_trace(cases: st.SearchStrateg
         assert followed.text.tokens[: len(text)] == text
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=200)
 def test_the_statistics_add_up(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:

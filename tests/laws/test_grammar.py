@@ -73,6 +73,7 @@ class Trap(Fixed):
 # --- the mask comes first
 
 
+@pytest.mark.long
 def test_asking_about_few_tokens_is_the_same_as_masking_all_of_them_first() -> None:
     n_possible: Counter[bool] = Counter()
 
@@ -139,6 +140,7 @@ def test_a_grammar_that_allows_nothing_says_so() -> None:
 # --- table models: texts and traces
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=200)
 def test_a_reply_follows_its_grammar_and_is_the_same_with_every_drafter(
@@ -152,6 +154,7 @@ def test_a_reply_follows_its_grammar_and_is_the_same_with_every_drafter(
     assert plain.statistics.drafted == 0
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=80)
 def test_what_was_tried_leaves_no_trace(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
@@ -244,6 +247,7 @@ def grammar_of(vocabulary: LlamaWeights, text: str) -> GuidedGrammar:
     return GuidedGrammar(GuidedVocabulary(vocabulary), gbnf_to_lark(text))
 
 
+@pytest.mark.long
 def test_a_form_is_filled_in_alike_in_every_mode(probe_cache: Path) -> None:
     wanted = re.compile(r'\{"name": "[A-Za-zäöü ]{1,20}", "age": [1-9][0-9]?, "animal": ("dog"|"東京")\}')
     replies: dict[str, list[Any]] = {}

@@ -71,6 +71,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*GRAMMARS, *SCHEMAS])
 def test_what_could_take_for_ever_is_followed_or_given_up_in_time(vocabulary: GuidedVocabulary, name: str) -> None:
     began = time.process_time()
@@ -89,6 +90,7 @@ def test_what_could_take_for_ever_is_followed_or_given_up_in_time(vocabulary: Gu
         state = following
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_could_not_be_followed_is_refused_in_time(vocabulary: GuidedVocabulary, name: str) -> None:
     grammar, message = REFUSED[name]

@@ -35,6 +35,7 @@ def simulated(chance: float, *, n_replies: int = 8, n_tokens: int = 250, claims:
     return replies
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("claims", [False, True], ids=["measured", "claimed"])
 @pytest.mark.parametrize(
     ("r", "beta", "chance"),

@@ -26,6 +26,7 @@ def measured(chance: np.random.Generator, *, n_prompts: int, n_runs: int, prompt
     return list(1.5 * np.exp(of_prompt + runs * chance.standard_normal((n_prompts, n_runs))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n_prompts", "n_runs", "prompts", "runs"), [(8, 3, 0.3, 0.05), (8, 3, 0.1, 0.1), (20, 2, 0.4, 0.02)]
 )

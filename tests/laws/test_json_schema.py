@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 from guided_texts import demo_vocabulary, random_text, takes
 from json_schemas import SCHEMAS
+from weekly import sizes
 
 import edge_spec
 from edge_spec.errors import SettingsError
@@ -25,6 +26,7 @@ def valid(text: str, schema: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_what_is_written_is_valid_and_the_same_with_and_without_drafts(probe_cache: Path) -> None:
     texts: dict[str, list[str]] = {}
     for mode in ("off", "hierarchy"):
@@ -95,6 +97,7 @@ def test_times_are_those_that_python_reads(schema: dict[str, Any]) -> None:
     assert allows(schema, f'"{date}23:59:59.5+01:30"') and not allows(schema, f'"{date}23:59:60Z"')
 
 
+@pytest.mark.long
 def test_constants_are_written_as_they_are_or_refused() -> None:
     chance, n_refused = random.Random(2), 0
 
@@ -208,17 +211,18 @@ def random_value(chance: random.Random, depth: int) -> Any:
     return {"type": chance.choice(words[:7]), **found} if kind < 13 else found
 
 
-def test_no_schema_is_an_error_of_ours() -> None:
+@pytest.mark.parametrize("n_schemas", sizes(1_000, weekly=20_000))
+def test_no_schema_is_an_error_of_ours(n_schemas: int) -> None:
     """Whatever stands where, it is a grammar or refused."""
     chance, n_grammars = random.Random(5), 0
-    for _ in range(4000):
+    for _ in range(n_schemas):
         schema = random_value(chance, 4)
         try:
             check_grammar(schema_to_lark(schema if isinstance(schema, dict) else {"items": schema}))
             n_grammars += 1
         except SettingsError as error:
             assert error.argument == "json_schema"
-    assert n_grammars > 200
+    assert n_grammars > n_schemas // 20
 
 
 def random_schema(chance: random.Random, depth: int) -> dict[str, Any]:
@@ -253,9 +257,11 @@ def random_schema(chance: random.Random, depth: int) -> dict[str, Any]:
     return chance.choice(some)
 
 
-def test_what_random_schemas_let_be_written_is_valid() -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("n_schemas", sizes(80, weekly=2_000))
+def test_what_random_schemas_let_be_written_is_valid(n_schemas: int) -> None:
     chance, n_valid = random.Random(7), 0
-    for seed in range(300):
+    for seed in range(n_schemas):
         schema = {**random_schema(chance, 2), "$defs": {"d": {"type": "string", "maxLength": 3}}}
         try:
             text = random_text(schema_to_lark(schema), seed, 80)
@@ -264,7 +270,7 @@ def test_what_random_schemas_let_be_written_is_valid() -> None:
         if text is not None:
             assert valid(text, schema), (schema, text)
             n_valid += 1
-    assert n_valid > 150
+    assert n_valid > n_schemas // 2
 
 
 def test_annotations_are_no_constraints() -> None:

@@ -53,6 +53,7 @@ def llama_distribution(row: Row, s: SamplerSettings, text: Sequence[int]) -> dic
     return dict(zip(kept["id"].tolist(), (p / p.sum()).tolist(), strict=True))
 
 
+@pytest.mark.long
 def test_the_distribution_equals_llama_cpps() -> None:
     rng = np.random.default_rng(4)
     n_compared = 0

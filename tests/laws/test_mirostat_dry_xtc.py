@@ -46,6 +46,7 @@ def breakers_of(vocabulary: LlamaWeights, strings: Sequence[str]) -> Breakers:
     return find_breakers(strings, names, lambda text: vocabulary.tokenize(text, add_special=False))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strings", [(), ("\n", ":", '"', "*"), ("the end", "ing ", "a")], ids=str)
 def test_dry_penalizes_what_llama_cpp_does(weights: Callable[[str], LlamaWeights], strings: tuple[str, ...]) -> None:
     vocabulary = weights("target")

@@ -63,6 +63,7 @@ def guesses(native: NativeDraw, row: np.ndarray[Any, np.dtype[np.float32]], n: i
     return native_guesses(native.asked(row[None], 1, 0, []), n)[0]
 
 
+@pytest.mark.long
 def test_draw_in_c_equals_draw_in_python() -> None:
     rng = np.random.default_rng(5)
     n_drawn = 0
@@ -78,6 +79,7 @@ def test_draw_in_c_equals_draw_in_python() -> None:
     assert n_drawn > 1500, "the usual case must be one for C"
 
 
+@pytest.mark.long
 def test_pick_in_c_after_bias_and_dry_equals_pick_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repetitions of any length, biases of any size, ties, infinities and NaN of both signs, up to too many changes."""
     rng = np.random.default_rng(7)
@@ -118,6 +120,7 @@ def test_a_bias_beyond_a_row_is_refused_though_c_picks() -> None:
     assert sampler.pick(np.array([-9, -9, -9, 0], np.float32), [1]) == 3
 
 
+@pytest.mark.long
 def test_draw_in_c_from_some_tokens_equals_draw_in_python() -> None:
     """Rows with a column for each kept token only: the noise is that of the tokens' own ids."""
     rng = np.random.default_rng(6)
@@ -152,6 +155,7 @@ def test_rows_that_are_not_contiguous_memory_are_left_to_python() -> None:
     assert native.pick(scattered(row), 1, 0) == -1
 
 
+@pytest.mark.long
 def test_rows_that_are_guessed_together_are_guessed_as_alone() -> None:
     """Samplers of any settings, of some tokens or all, with and without bias, DRY, penalties and what C leaves to
     Python; texts of any length, several rows of each."""

@@ -144,6 +144,7 @@ OTHERS = {"n", "first", "prompt", "tokens", "requantize", "host", "port", "api_k
 """Arguments of single functions, which messages name."""
 
 
+@pytest.mark.long
 def test_sentences_name_only_arguments_that_there_are() -> None:
     known = {*LOAD_OPTIONS, *REPLY_OPTIONS, *METHODS, *OTHERS}
     named = set()
@@ -158,6 +159,7 @@ def test_sentences_name_only_arguments_that_there_are() -> None:
     assert named <= known, named - known
 
 
+@pytest.mark.long
 def test_arguments_in_messages_are_data() -> None:
     """A text with an argument in backticks could only be shown as in Python; texts about options are shown so."""
     names = {*LOAD_OPTIONS, *REPLY_OPTIONS, *OTHERS}

@@ -54,6 +54,7 @@ def as_python_reads(text: str) -> re.Pattern[str] | None:
     return None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_patterns", [50, pytest.param(2000, marks=pytest.mark.slow)])
 def test_random_patterns_are_kept_as_python_reads_them(n_patterns: int) -> None:
     chance, n_allowed, n_written = random.Random(7), 0, 0

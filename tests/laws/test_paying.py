@@ -55,6 +55,7 @@ def test_bench_remembers_what_enough_prompts_have_shown(prompts: list[str], kept
         assert gain.rounds == pytest.approx(450 / found.mean_length)
 
 
+@pytest.mark.long
 def test_plain_use_states_no_speed_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

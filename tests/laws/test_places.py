@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from speculator_replies import reply_of, step
 from table_model import TableModel, random_table
+from weekly import sizes
 
 from edge_spec.engines.places import Places
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -26,17 +27,22 @@ from edge_spec.speculation.tree import Tree
 TABLE = random_table(5, order=1, seed=4)
 
 
-@given(st.data())
-@settings(max_examples=700)
-def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], data: st.DataObject) -> None:
-    case = dataclasses.replace(data.draw(cases), recurrent=True)
-    plain = dataclasses.replace(case, recurrent=False).generation(drafts=False)
-    expected = (plain.read(), plain.token_ids, plain.finish_reason)
-    for drafts in (True, False):
-        reply = case.generation(drafts=drafts)
-        assert (reply.read(), reply.token_ids, reply.finish_reason) == expected
+@pytest.mark.parametrize("n_cases", sizes(200, weekly=2_000, loop=40))
+def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], n_cases: int) -> None:
+    @given(cases)
+    @settings(max_examples=n_cases)
+    def is_identical(drawn: Any) -> None:
+        case = dataclasses.replace(drawn, recurrent=True)
+        plain = dataclasses.replace(case, recurrent=False).generation(drafts=False)
+        expected = (plain.read(), plain.token_ids, plain.finish_reason)
+        for drafts in (True, False):
+            reply = case.generation(drafts=drafts)
+            assert (reply.read(), reply.token_ids, reply.finish_reason) == expected
+
+    is_identical()
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(0, 4))
 @settings(max_examples=300)
 def test_the_nearest_place_is_the_last_one_with_a_state(data: st.DataObject, n_snapshots: int) -> None:
@@ -69,6 +75,7 @@ def test_the_nearest_place_is_the_last_one_with_a_state(data: st.DataObject, n_s
             near = {at}
 
 
+@pytest.mark.long
 @given(st.data(), st.integers(0, 3), st.sampled_from([(2, 4), (1, 2, 3, 4)]))
 @settings(max_examples=200)
 def test_a_text_is_followed_through_every_change(

@@ -37,6 +37,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Texts:
     return drawn
 
 
+@pytest.mark.long
 def test_speeds_are_drawn_with_their_modes(texts: Texts) -> None:
     verdict = {"verdict": {"model": "demo", "engine": "onnx"}}
     assert {"demo on onnx", "off", "100.0 tokens/s", "auto", "160.0 tokens/s"} <= texts([*SPEEDS, verdict])

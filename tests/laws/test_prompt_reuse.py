@@ -13,18 +13,20 @@ import pytest
 import edge_spec
 from edge_spec.model import TextModel
 
+pytestmark = pytest.mark.long
+
 ENGINES = ["llama", "onnx"]
 STORY = "Once upon a time there was a dog who lived in a small house by the sea with a friendly old man. "
 
 
 @pytest.fixture(scope="module")
-def load_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], TextModel]]:
-    cache = Path(tmp_path_factory.mktemp("cache"))
+def load_demo(probe_cache: Path) -> Iterator[Callable[[str], TextModel]]:
     loaded: dict[str, TextModel] = {}
 
     def load(engine: str) -> TextModel:
         if engine not in loaded:
-            loaded[engine] = edge_spec.load("demo", engine=engine, n_threads=1, cache_dir=cache, speculation="sequence")
+            given: dict[str, Any] = {"n_threads": 1, "cache_dir": probe_cache, "speculation": "sequence"}
+            loaded[engine] = edge_spec.load("demo", engine=engine, **given)
         return loaded[engine]
 
     yield load
@@ -57,7 +59,7 @@ def test_not_a_bit_changes_whatever_came_before(
     base = model.tokenize(STORY * 12)
     texts = [base[: 40 + 37 * n] for n in range(6)]
     reused = 0
-    for turn in range(24):
+    for turn in range(12):
         prompt = list(chance.choice(texts))
         if chance.random() < 0.3:
             prompt += chance.choices(base, k=chance.randrange(1, 40))
@@ -72,7 +74,7 @@ def test_not_a_bit_changes_whatever_came_before(
         reused += n
         # What a client sends next: the prompt, the reply, and more.
         texts.append([*prompt, *(token for token, _ in fresh if token is not None), *chance.choices(base, k=5)][:500])
-    assert reused > 500
+    assert reused > 250
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -107,15 +109,15 @@ def test_a_common_beginning_is_copied_and_stays_with_its_text(load_demo: Callabl
     check_a_common_beginning_is_copied(load_demo("llama"))
 
 
-def test_a_common_beginning_is_copied_where_an_engine_holds_one_text(tmp_path: Path) -> None:
-    with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=tmp_path, speculation="tree") as model:
+def test_a_common_beginning_is_copied_where_an_engine_holds_one_text(probe_cache: Path) -> None:
+    with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=probe_cache, speculation="tree") as model:
         assert model.prefix_cache.pool.capabilities.reuse_step == 1
         check_a_common_beginning_is_copied(model)
 
 
-def test_what_is_evicted_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_evicted_is_read_again(probe_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # With these caches llama.cpp holds one text.
-    with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=tmp_path, kv_k="f16") as model:
+    with edge_spec.load("demo", engine="llama", n_threads=1, cache_dir=probe_cache, kv_k="f16") as model:
         monkeypatch.setattr(model.prefix_cache, "limit_bytes", 0)
         prompts = [model.tokenize(f"{name} {STORY * 3}") for name in ("Zoe", "Yan")]
         for _ in range(2):

@@ -76,6 +76,7 @@ def models(request: pytest.FixtureRequest, probe_cache: Path) -> Iterator[Models
         model.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", [{}, {"json_schema": SCHEMA}], ids=["free", "with a schema"])
 def test_a_reply_is_the_same(models: Models, prompts: list[str], asked: dict[str, Any]) -> None:
     n_drafted = 0
@@ -88,6 +89,7 @@ def test_a_reply_is_the_same(models: Models, prompts: list[str], asked: dict[str
     assert n_drafted > 25
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0, 0.8])
 def test_a_conversation_that_overflows_and_is_resumed_is_the_same(
     models: Models, temperature: float, tmp_path: Path

@@ -84,6 +84,7 @@ def test_a_short_text_is_read_for_a_short_reply() -> None:
     assert reader.n_unread() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("token_s", [0.001, 0.01, 0.1])
 @pytest.mark.parametrize("n_unread", [16, 100, 1000, 10_000])
 @pytest.mark.parametrize("n_tokens", [8, 64, 128, 1000])

@@ -43,6 +43,7 @@ def speed(rounds: Sequence[tuple[int, float]]) -> float:
     return sum(n for n, _ in rounds) / sum(s for _, s in rounds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", CURVES)
 def test_the_chooser_is_near_the_best_choice_in_hindsight(name: str, temperature: float) -> None:
@@ -62,6 +63,7 @@ def test_the_chooser_is_near_the_best_choice_in_hindsight(name: str, temperature
     assert speed(rounds[WARM_UP:]) > 0.99 * plain
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_texts", [2, 4])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", CURVES)
@@ -84,6 +86,7 @@ def test_texts_in_company_lose_neither_against_plain_ones_nor_one_by_one(
     assert drafting(n_texts) > 0.97 * max(plain, drafting(1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [6.0, 0.25])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", ["rows that cost much", "rows in groups of four", "every row as much as the first"])
@@ -107,6 +110,7 @@ def test_seconds_of_another_day_mislead_no_texts_in_company(
     assert drafting(factor) > 0.93 * drafting(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", CURVES)
 def test_a_table_alone_is_asked_where_that_pays(name: str, temperature: float) -> None:
@@ -124,6 +128,7 @@ def test_a_table_alone_is_asked_where_that_pays(name: str, temperature: float) -
 LINE = {"a line": {1: 20.0, 16: 95.0}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [1.0, 2.0, 0.5])
 @pytest.mark.parametrize(
     "name", ["rows that cost little", "a cliff at the second row", "every row as much as the first", *LINE]
@@ -146,6 +151,7 @@ def test_asking_costs_and_a_wrong_first_curve_do_not_lead_below_plain_decoding(n
     assert speed(rounds) > (0.97 if factor == 1 else 0.87) * best
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["rows that cost much", "rows for nothing", "a cliff at the second row"])
 @pytest.mark.parametrize("name", ["rows that cost little", "rows that cost much", "rows for nothing", *LINE])
 def test_a_first_curve_of_another_shape_is_corrected(name: str, first: str) -> None:
@@ -195,7 +201,8 @@ def path_of(tokens: list[int], parents: list[int], values: list[float]) -> list[
 LEVEL_S = {"ngram": 0.0, "sequence": 0.3e-3, "hierarchy": 1.2e-3}
 
 
-@pytest.mark.parametrize("factor", [1.0, 2.0, 0.5])
+@pytest.mark.long
+@pytest.mark.parametrize("factor", [1.0, 2.0, pytest.param(0.5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(("model", "times", "least"), [("smollm2", 3, 0.96), ("gemma3", 3, 0.96), ("demo-1b", 9, 0.93)])
 def test_other_models_are_near_the_best_choice_as_well(
@@ -237,6 +244,7 @@ SMALL = {"own_s": 0.1e-3, "call_s": 0.03e-3, "look_s": 0.016e-3}
 HEAD_S = 0.45e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_where_a_table_knows_nothing_the_head_is_asked(name: str, temperature: float) -> None:

@@ -31,6 +31,7 @@ def test_a_sampler_draws_by_the_stream_of_seed_attempt_and_prompt() -> None:
     assert Sampler(SamplerSettings(seed=5, attempt=2), [9, 8]).stream == stream_of(5, 2, [9, 8])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_a_pick_is_drawn_from_the_distribution(name: str) -> None:
     row, chosen = DISTRIBUTIONS[name]

@@ -222,6 +222,7 @@ def worlds(draw: st.DrawFn, letters: Any, letter_grammar: Any) -> World:
     return World(letters(end), requests, most=most, budget=budget, drafters=drafters)
 
 
+@pytest.mark.long
 @given(data=st.data())
 @settings(max_examples=150)
 def test_each_is_what_it_is_alone(letters: Any, letter_grammar: Any, data: st.DataObject) -> None:
@@ -242,6 +243,7 @@ def test_each_is_what_it_is_alone(letters: Any, letter_grammar: Any, data: st.Da
     assert world.ledger.held_bytes == 0
 
 
+@pytest.mark.long
 def test_a_cancelled_one_leaves_the_others_alone(letters: Any, letter_grammar: Any) -> None:
     n_cancelled: Counter[bool] = Counter()
 
@@ -270,6 +272,7 @@ def test_a_cancelled_one_leaves_the_others_alone(letters: Any, letter_grammar: A
     assert n_cancelled[True] > 20 and n_cancelled[False] > 100
 
 
+@pytest.mark.long
 @given(data=st.data())
 @settings(max_examples=80)
 def test_they_continue_with_another_target(letters: Any, letter_grammar: Any, data: st.DataObject) -> None:
@@ -307,6 +310,7 @@ def test_as_many_as_a_decode_has_rows_are_written_at_once(letters: Any, monkeypa
     assert decodes.count(3) >= 2 * 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(name for name in DRAFTERS if name != "random" and not name.endswith(" 16")))
 def test_rows_that_texts_leave_go_to_drafts(letters: Any, name: str, monkeypatch: Any) -> None:
     requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
@@ -444,6 +448,7 @@ def test_nobody_waits_for_a_few_tokens_that_another_one_reads(letters: Any, monk
     assert [outcome(reply) for reply in replies.answers] == [world.alone(each) for each in world.requests]
 
 
+@pytest.mark.long
 def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
     made, drafters = list[ref[NgramDrafter]](), choosers()
 

@@ -41,6 +41,7 @@ def scattered(row: np.ndarray[Any, np.dtype[np.float32]], kept: KeptTokens) -> n
     return full
 
 
+@pytest.mark.long
 def test_a_draw_from_kept_columns_is_the_draw_from_a_row_where_the_others_are_impossible(
     cases: st.SearchStrategy[Any],
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_bias_beyond_the_whole_vocabulary_is_refused_and_one_of_a_token_not_ke
         Sampler(SamplerSettings(temperature=0, logit_bias={6: 9.0}), [0]).over(kept).pick(row, [0])
 
 
+@pytest.mark.long
 @given(data=st.data())
 @settings(max_examples=250)
 def test_text_is_identical_with_a_drafter_of_any_trimmed_vocabulary(

@@ -20,6 +20,7 @@ from edge_spec.llama_cpp.library import library
 from edge_spec.speculation.drafters import Drafter
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=150)
 def test_cells_of_every_model_are_committed_text_when_a_reply_has_ended(
@@ -71,6 +72,7 @@ def check_caches(model: TextModel, text: list[int]) -> None:
             assert sorted(ends) == [*[-1] * (n_sequences - 1), each.n_past - 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 @pytest.mark.parametrize("mode", ["sequence", "tree", "hierarchy"])
 def test_after_a_turn_the_caches_hold_the_conversation_and_nothing_else(
@@ -104,6 +106,7 @@ def test_a_long_conversation_stays_inside_what_was_planned(load: Callable[..., T
     assert session.n_tokens > 256 >= session.n_seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closes_again", [False, True])
 def test_a_model_closed_by_a_notice_is_closed_at_the_end_of_the_turn(
     load: Callable[..., TextModel], closes_again: bool

@@ -12,6 +12,8 @@ import pytest
 from fake_hub import FakeHub
 from gguf_files import write_gguf
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("huggingface_hub")
 
 NONSENSE = "nonsense://[::1"

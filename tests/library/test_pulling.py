@@ -17,6 +17,8 @@ from edge_spec.library.wanted import wanted
 from edge_spec.loading import plan
 from edge_spec.models import inspect, resolve_family
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("huggingface_hub")
 
 

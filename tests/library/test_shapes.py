@@ -24,6 +24,7 @@ def parameters_in(name: str) -> float:
     return float(number) * (1000 if unit == "b" else 1)
 
 
+@pytest.mark.long
 def test_a_shape_is_planned_as_its_file_is() -> None:
     try:
         path = resolve("smollm2")
@@ -77,6 +78,7 @@ def test_shapes_of_plain_attention_say_their_parameters_themselves() -> None:
         assert abs(rest / (2 * (shape.heads + shape.kv) * shape.head) - 1) < 0.05, repo
 
 
+@pytest.mark.long
 def test_every_shape_belongs_to_the_catalogue_and_runs_on_an_engine() -> None:
     sources = [source for entry in read_catalogue().values() for source in entry.sources.values()]
     assert set(read_shapes()) <= {source.repo for source in sources}

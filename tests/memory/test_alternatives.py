@@ -27,6 +27,7 @@ def thresholds() -> Mapping[str, int]:
     return plan("demo", memory=1 << 40, held_bytes=HELD, engine="onnx").thresholds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "stages"),
     [
@@ -102,6 +103,7 @@ def test_looking_at_a_plan_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_command_tells_options_that_lead_there(
     thresholds: Mapping[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:

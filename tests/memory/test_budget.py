@@ -79,6 +79,7 @@ def test_a_loaded_model_holds_what_was_planned_and_no_more(loaded: Callable[...,
     assert ledger.release("chat") == MIB
 
 
+@pytest.mark.long
 def test_a_tight_budget_drops_the_drafter_and_says_so(
     loaded: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_tight_budget_drops_the_drafter_and_says_so(
     assert {line.owner for line in model.ledger} == {"process", "target"}
 
 
+@pytest.mark.long
 def test_nothing_is_loaded_that_does_not_fit(loaded: Callable[..., Any]) -> None:
     with pytest.raises(BudgetExceeded, match=r"minimum .* MiB"):
         loaded(memory="10MiB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ CANDIDATES = st.builds(
 )
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(CANDIDATES, min_size=1, max_size=6), min_size=1, max_size=4), st.integers(1, 400 * MIB))
 def test_a_plan_never_exceeds_the_budget(levels: list[list[Candidate]], budget: int) -> None:
     try:

@@ -21,6 +21,8 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.modes import MODES, DraftModels, Mode
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("n_runs", [6, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("engine", ["llama", "onnx"])

@@ -22,6 +22,8 @@ from edge_spec.memory import Footprint
 from edge_spec.models import inspect, resolve_family
 from edge_spec.models.model_file import kv_cache_bytes
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 
 

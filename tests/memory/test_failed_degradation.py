@@ -12,6 +12,7 @@ from edge_spec import TextModel
 from edge_spec.engines.base import ModelSettings, OpenedModel
 
 
+@pytest.mark.long
 def test_with_nothing_left_to_release_a_reply_stops_cleanly(load: Callable[..., TextModel]) -> None:
     with load(lambda: SCARCE) as model:
         reply = model.generate(ASKED[0], seed=1, max_tokens=60, ignore_eos=True)
@@ -23,6 +24,7 @@ def test_with_nothing_left_to_release_a_reply_stops_cleanly(load: Callable[..., 
         assert session.messages[-1].finish_reason == "memory"
 
 
+@pytest.mark.long
 def test_a_context_that_cannot_be_reopened_leaves_the_old_one(
     load: Callable[..., TextModel], opening: Callable[[Change], None]
 ) -> None:
@@ -52,6 +54,7 @@ def test_a_context_that_cannot_be_reopened_leaves_the_old_one(
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told(
     load: Callable[..., TextModel], opening: Callable[[Change], None], engine: str
@@ -84,6 +87,7 @@ def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told
         assert rest.notices == []
 
 
+@pytest.mark.long
 def test_a_step_is_told_even_if_there_is_no_memory_to_read_the_text_again(
     load: Callable[..., TextModel], opening: Callable[[Change], None]
 ) -> None:
@@ -103,6 +107,7 @@ def test_a_step_is_told_even_if_there_is_no_memory_to_read_the_text_again(
         assert len(model.degradations) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_a_target_that_cannot_be_opened_at_all_is_opened_for_the_next_reply(
     load: Callable[..., TextModel], opening: Callable[[Change], None], engine: str

@@ -48,6 +48,7 @@ print(usage().resident_bytes - before, grammar_bytes(vocabulary.n_vocab))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_words", [7_000, 70_000])
 def test_grammars_take_what_is_planned_and_no_more(n_words: int) -> None:
     command = [sys.executable, "-c", GRAMMARS_HELD, str(n_words)]
@@ -56,6 +57,7 @@ def test_grammars_take_what_is_planned_and_no_more(n_words: int) -> None:
     assert planned / 4 < held <= planned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_grammars_are_entered_with_the_first_and_gone_with_the_model(
     load_demo: Callable[..., TextModel], engine: str

@@ -125,6 +125,7 @@ def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["process"]["resident_bytes"] > 0
 
 
+@pytest.mark.long
 def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = asked(capsys, "plan", "demo", "--memory", "4GiB", "--speculation", "hierarchy", "--ctx", "512")
     assert code == 0
@@ -152,6 +153,7 @@ def test_plan_shows_who_takes_what(capsys: pytest.CaptureFixture[str]) -> None:
     assert [least["speculation"] for least in found["least"].values()] == ["off", "ngram", "sequence", "hierarchy"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "says"),
     [

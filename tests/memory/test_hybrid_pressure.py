@@ -14,6 +14,8 @@ from scarce_memory import ASKED, PLENTY, SCARCE, Change, SimulatedMemory, change
 import edge_spec
 from edge_spec import ChatSession, TextModel
 
+pytestmark = pytest.mark.long
+
 LONG, SHORT = 640, 160
 PROMPT = list(range(40, 100))
 ENDS = [*"aeiotn"]

@@ -61,6 +61,7 @@ def wait_until(said: Callable[[], bool]) -> None:
         sleep(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_between_replies_only_what_changes_no_word_is_released(load: Callable[..., TextModel], engine: str) -> None:
     with load(lambda: PLENTY, engine=engine) as model:
@@ -105,6 +106,7 @@ def test_nobody_looks_while_a_reply_is_written(load: Callable[..., TextModel]) -
         model.generate(ASKED[0])
 
 
+@pytest.mark.long
 def test_a_waiting_conversation_is_watched_without_being_asked(load: Callable[..., TextModel]) -> None:
     with load(lambda: PLENTY) as model:
         calm = converse(model)
@@ -116,6 +118,7 @@ def test_a_waiting_conversation_is_watched_without_being_asked(load: Callable[..
         assert converse(model) == calm
 
 
+@pytest.mark.long
 def test_looks_at_any_time_change_no_word(load: Callable[..., TextModel]) -> None:
     with load(lambda: PLENTY) as model:
         calm = converse(model)

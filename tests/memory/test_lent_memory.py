@@ -14,6 +14,7 @@ from edge_spec.errors import BudgetExceeded
 from edge_spec.memory import Ledger
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_copies_made_while_a_conversation_is_saved_are_claimed_for_as_long(
     load_demo: Callable[..., TextModel], engine: str, tmp_path: Path
@@ -77,6 +78,7 @@ def test_caches_come_from_a_file_within_the_budget_or_not_at_all(
         model.ledger.check_integrity()
 
 
+@pytest.mark.long
 def test_what_comes_back_from_the_disk_is_claimed_for_as_long(
     load_demo: Callable[..., TextModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ from edge_spec.memory import format_size
 from edge_spec.models import inspect
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(available() is not None, reason="the kernels were not built"),
     pytest.mark.skipif(sys.platform == "win32", reason="no pages are dropped there"),
 ]

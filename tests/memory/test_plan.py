@@ -29,6 +29,8 @@ from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.modes import Mode
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 
 

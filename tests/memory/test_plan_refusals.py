@@ -15,6 +15,8 @@ from edge_spec.loading import load, plan
 from edge_spec.models import resolve_family
 from edge_spec.speculation.modes import MODES
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
 
 

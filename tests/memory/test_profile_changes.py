@@ -12,6 +12,8 @@ from edge_spec import TextModel
 from edge_spec.engines.base import ModelSettings, OpenedModel
 from edge_spec.loading import plan
 
+pytestmark = pytest.mark.long
+
 
 def test_a_smaller_context_is_announced_and_the_conversation_continues(load: Callable[..., TextModel]) -> None:
     asked = {"n_ctx": None, "kv_k": "q8_0", "kv_v": "f16"}

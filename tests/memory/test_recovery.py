@@ -13,6 +13,7 @@ from edge_spec import TextModel
 from edge_spec.engines.base import ModelSettings, OpenedModel
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_what_changes_words_stays_released_and_the_rest_comes_back(load: Callable[..., TextModel], engine: str) -> None:
     scarce = True
@@ -32,6 +33,7 @@ def test_what_changes_words_stays_released_and_the_rest_comes_back(load: Callabl
         model.ledger.check_integrity()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", ["intermediate", "draft"])
 def test_a_step_up_that_fails_leaves_what_worked_and_nothing_else(
     load: Callable[..., TextModel], opening: Callable[[Change], None], missing: str
@@ -62,6 +64,7 @@ def test_a_step_up_that_fails_leaves_what_worked_and_nothing_else(
         model.ledger.check_integrity()
 
 
+@pytest.mark.long
 def test_where_drafts_make_a_difference_from_now_on_that_is_told_and_so_is_their_return(
     load: Callable[..., TextModel], opening: Callable[[Change], None]
 ) -> None:

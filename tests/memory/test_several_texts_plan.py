@@ -27,6 +27,8 @@ from edge_spec.models import inspect, resolve_family
 from edge_spec.models.gguf.types import TYPES
 from edge_spec.models.model_file import kv_cache_bytes
 
+pytestmark = pytest.mark.long
+
 needs_kernels = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
 K_TYPE = TYPES["Q4_K"]
 ASKED: dict[str, Any] = {"engine": "onnx", "speculation": "off", "n_ctx": 300}

@@ -66,6 +66,7 @@ def test_bytes_of_tokens_are_right_and_within_their_limit(tokens: list[int], max
     assert len(asked) == n_asked
 
 
+@pytest.mark.long
 def test_tables_and_bytes_of_tokens_are_planned_and_measured(load_demo: Callable[..., TextModel]) -> None:
     planned = plan("demo", memory="1GiB", speculation="ngram", n_ctx=512, n_threads=1).chosen
     with load_demo(speculation="ngram") as model:

@@ -62,6 +62,7 @@ def test_a_file_cut_anywhere_is_truncated(tiny: Path, scratch: Path) -> None:
     assert read_header(scratch).tensors == header.tensors
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
 def test_a_damaged_header_raises_nothing_unforeseen(tiny: Path, scratch: Path, data: st.DataObject) -> None:

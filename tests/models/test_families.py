@@ -73,6 +73,7 @@ def test_the_head_of_smollm2_drafts_for_the_file_that_taught_it_only() -> None:
     assert "is not the file that it was made for" in note
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["demo", "smollm2"])
 def test_a_target_has_its_family_however_it_is_named(name: str, tmp_path: Path) -> None:
     family = resolve_family(name)

@@ -28,6 +28,8 @@ from edge_spec.models.gguf_tokenizer.pretokenizers import PRETOKENIZERS
 from edge_spec.models.gguf_tokenizer.tokenizer import GGUFTokenizer
 from edge_spec.models.gguf_tokenizer.vocabulary import why_unknown
 
+pytestmark = pytest.mark.long
+
 FOLDER = os.environ.get("EDGE_SPEC_VOCABULARIES", "")
 PUBLISHED = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
 DEMO = resolve_family("demo").target
@@ -39,13 +41,17 @@ def opened(path: Path) -> GGUFTokenizer:
     return GGUFTokenizer(read_header(path))
 
 
-def require_equal(path: Path, n_texts: int, seed: int = 7) -> None:
-    """Compare a vocabulary with llama.cpp's reading of it, token by token and in drawn texts."""
+def require_equal(path: Path, n_texts: int, seed: int = 7, *, tokens: bool = True) -> None:
+    """Compare a vocabulary with llama.cpp's reading of it, token by token and in drawn texts.
+
+    Args:
+        tokens: whether to compare token by token, too.
+    """
     ours = opened(path)
     with closing(LlamaWeights(path, vocab_only=True)) as theirs:
         for said in ("n_vocab", "bos", "eos", "adds_bos", "control_names"):
             assert getattr(ours, said) == getattr(theirs, said), said
-        for token in range(ours.n_vocab):
+        for token in range(ours.n_vocab if tokens else 0):
             assert ours.ends(token) == theirs.ends(token), theirs.name(token)
             assert (ours.name(token), ours.token_bytes(token)) == (theirs.name(token), theirs.token_bytes(token))
         names = sorted(ours.control_names) + [name for name in map(ours.name, range(600)) if len(name) > 2]
@@ -59,7 +65,7 @@ def require_equal(path: Path, n_texts: int, seed: int = 7) -> None:
 @pytest.mark.parametrize("pre", PRETOKENIZERS)
 def test_words_are_cut_as_llama_cpp_cuts_them(tmp_path: Path, pre: str) -> None:
     is_first = ALIKE[id(PRETOKENIZERS[pre])] == pre
-    require_equal(write_byte_level(tmp_path / "vocabulary.gguf", pre), 200 if is_first else 20)
+    require_equal(write_byte_level(tmp_path / "vocabulary.gguf", pre), 200 if is_first else 20, tokens=is_first)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma4"])

@@ -21,6 +21,7 @@ DEMO = resolve_family("demo")
 DEMO_FILES = [path for path in (DEMO.target, DEMO.intermediate, DEMO.draft) if path is not None]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", DEMO_FILES, ids=lambda path: path.stem)
 def test_header_agrees_with_the_reference_reader(path: Path) -> None:
     ours, theirs = read_header(path), GGUFReader(path)

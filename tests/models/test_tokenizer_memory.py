@@ -17,6 +17,8 @@ from edge_spec.models import inspect
 from edge_spec.models.json_tokenizer import loading_peak_bytes, tokenizer_bytes
 from edge_spec.models.onnx.tokens import read_tokens, size_of_tokenizer
 
+pytestmark = pytest.mark.long
+
 TOKENIZER_HELD = """
 import gc, json, re, sys
 from pathlib import Path

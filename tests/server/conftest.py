@@ -39,14 +39,13 @@ class Served:
 
 
 @pytest.fixture(scope="session")
-def demo_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], TextModel]]:
+def demo_models(probe_cache: Path) -> Iterator[Callable[[str], TextModel]]:
     """The demo model by engine, loaded when first asked for."""
-    cache = tmp_path_factory.mktemp("serve-cache")
     loaded: dict[str, TextModel] = {}
 
     def load(engine: str) -> TextModel:
         if engine not in loaded:
-            loaded[engine] = edge_spec.load("demo", engine=engine, n_threads=1, cache_dir=Path(cache))
+            loaded[engine] = edge_spec.load("demo", engine=engine, n_threads=1, cache_dir=probe_cache)
         return loaded[engine]
 
     yield load

@@ -68,6 +68,7 @@ def test_what_cannot_be_kept_is_refused_by_its_place(fields: dict[str, Any], par
     assert caught.value.status == 400 and caught.value.param == param
 
 
+@pytest.mark.long
 def test_the_server_writes_by_schemas_in_other_places(served: Any) -> None:
     for place in ("without the wrapper", "beside json_object", "at the top", "as format"):
         asked = {"messages": MESSAGES, "max_tokens": 60, "seed": 1, **PLACES[place]}
@@ -115,10 +116,11 @@ def read(form: CallSyntax, pieces: list[str]) -> dict[str, Any]:
     return MergedMessage(deltas + parser.finish()).message()
 
 
+@pytest.mark.long
 def test_the_server_takes_tools_and_a_schema_at_once(served: Any) -> None:
     tools = [{"type": "function", "function": {"name": "find", "parameters": {"properties": {"at": {"const": 1}}}}}]
     seen = set()
-    for seed in range(30):
+    for seed in range(8):
         answer = served.chat("Which?", tools=tools, seed=seed, max_tokens=200, **PLACES["as OpenAI has it"]).choices[0]
         if answer.finish_reason == "stop":
             jsonschema.validate(json.loads(answer.message.content), SCHEMA)

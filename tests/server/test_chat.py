@@ -14,6 +14,8 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from edge_spec.controller.degradation import Degradation
 
+pytestmark = pytest.mark.long
+
 DOG = "Tell me a story about a dog."
 SETTINGS = [
     {"seed": 7},

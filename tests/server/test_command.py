@@ -12,6 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
+pytestmark = pytest.mark.long
+
 MAIN = [sys.executable, "-c", "from edge_spec.cli import main; main()"]
 SAME = ["--threads", "1", "--ctx", "512", "--engine", "llama"]
 

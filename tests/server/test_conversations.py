@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 SUBJECTS = ("a dog", "a cat", "a boat")
 
 

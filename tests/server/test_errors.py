@@ -17,6 +17,8 @@ from edge_spec.server.running import ModelServer
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
 
+pytestmark = pytest.mark.long
+
 ASK = [{"role": "user", "content": "Hello"}]
 TOOL = {"type": "function", "function": {"name": "look"}}
 

@@ -107,6 +107,7 @@ def test_everything_said_stands_in_the_prompt_in_its_order(family: str) -> None:
     assert all(text.count(part) == 1 for part in (*parts, "Be brief.", "Now."))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("thinks", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_template_writes_of_calls_is_what_may_be_written_and_is_read(family: str, thinks: bool) -> None:

@@ -25,6 +25,8 @@ from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
 from edge_spec.tokens.shown import SHOWN
 
+pytestmark = pytest.mark.long
+
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -45,7 +47,7 @@ def family(request: Any) -> str:
 def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
     folder = tmp_path_factory.mktemp("family")
     path = write_family_model(folder / "model.gguf", family)
-    with edge_spec.load(path, engine="llama", speculation="ngram", n_threads=1, cache_dir=folder) as model:
+    with edge_spec.load(path, engine="onnx", speculation="ngram", n_threads=1, cache_dir=folder) as model:
         yield model
 
 

@@ -12,7 +12,7 @@ messages = pytest.importorskip("langchain_core.messages")
 pydantic = pytest.importorskip("pydantic")
 
 # LangChain warns of itself and of Pydantic, which is no matter of the server's.
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 DOG = "Tell me a story about a dog."
 

@@ -25,6 +25,8 @@ from edge_spec.sampling.json_schema import schema_to_lark
 from edge_spec.server.jobs import JobMaker
 from edge_spec.server.settings import ServerSettings
 
+pytestmark = pytest.mark.long
+
 ASK = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 1}
 LONG = {**ASK, "max_tokens": 900, "ignore_eos": True, "n": 16}
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"

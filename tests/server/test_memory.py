@@ -19,6 +19,8 @@ from edge_spec.server.bodies import json_object, parsed_bytes
 from edge_spec.server.fields import MAX_TOLD
 from edge_spec.server.formats import Told, json_of
 
+pytestmark = pytest.mark.long
+
 M = 4 << 20
 STORY = [{"role": "user", "content": "Tell me a story."}]
 

@@ -8,6 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
+pytestmark = pytest.mark.long
+
 QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2, "seed": 1}
 
 

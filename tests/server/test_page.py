@@ -17,6 +17,7 @@ import pytest
 NAMES = {each.name for each in files("edge_spec.server").joinpath("page").iterdir()}
 
 
+@pytest.mark.long
 def test_every_file_is_served_without_a_key_and_with_strict_rules(serve: Callable[..., Any]) -> None:
     served = serve(api_key="s3cret")
     for path in ("/", *(f"/{name}" for name in NAMES - {"index.html"})):

@@ -18,6 +18,8 @@ from edge_spec.generation.tools.calls import ToolCall
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
 
+pytestmark = pytest.mark.long
+
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -36,7 +38,7 @@ FAMILIES = ("Qwen 3", "Qwen 3.5", "LFM2", "Gemma 4", "gpt-oss", "Ministral 3")
 def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
     folder = tmp_path_factory.mktemp("family")
     path = write_family_model(folder / "model.gguf", str(request.param))
-    with edge_spec.load(path, engine="llama", speculation="ngram", n_threads=1, cache_dir=folder) as model:
+    with edge_spec.load(path, engine="onnx", speculation="ngram", n_threads=1, cache_dir=folder) as model:
         yield model
 
 
@@ -130,9 +132,8 @@ def test_a_conversation_with_results_goes_on_after_it_was_saved(model: TextModel
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextModel]:
-    cache = tmp_path_factory.mktemp("cache")
-    with edge_spec.load("demo", engine="llama", speculation="ngram", n_threads=1, cache_dir=cache) as model:
+def demo(probe_cache: Path) -> Iterator[TextModel]:
+    with edge_spec.load("demo", engine="llama", speculation="ngram", n_threads=1, cache_dir=probe_cache) as model:
         yield model
 
 

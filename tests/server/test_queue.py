@@ -12,6 +12,8 @@ import openai
 import pytest
 from server_world import wait_until, waiting
 
+pytestmark = pytest.mark.long
+
 
 def test_fifty_clients_at_a_short_queue_each_get_their_own_answer(serve: Callable[..., Any]) -> None:
     served = serve(at_once=1, max_waiting=8)

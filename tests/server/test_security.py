@@ -11,6 +11,8 @@ import openai
 import pytest
 from server_world import wait_until
 
+pytestmark = pytest.mark.long
+
 _ODD = (
     *("evil@127.0.0.1", "[::1]x.evil.com", "127.0.0.1:evil", "evil\\@127.0.0.1", "127.0.0.1/", "127.0.0.1:", "[::1"),
     *("127.0.0.1:80:80", "::1", "127.0.0.1#", "127.0.0.1?"),

@@ -17,6 +17,8 @@ from server_world import wait_until, waiting
 from edge_spec import TextModel
 from edge_spec.server.jobs import JobMaker
 
+pytestmark = pytest.mark.long
+
 ASK = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4}
 STUCK = {**ASK, "grammar": 'root ::= "yes" | "no"'}
 

@@ -18,6 +18,8 @@ from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax, 
 from edge_spec.server.fields import FunctionFields, MessageFields
 from edge_spec.server.messages import template_messages
 
+pytestmark = pytest.mark.long
+
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},

@@ -17,6 +17,7 @@ from edge_spec.server.work_queue import WorkQueue
 from edge_spec.server.writing import Work
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_keeps_nobody_waiting_for_a_step(demo_models: Any) -> None:
     """Its replies end as soon as the present step has, and no event loop waits for that."""
     model: TextModel = demo_models("onnx")

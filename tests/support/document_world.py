@@ -39,9 +39,10 @@ class DocumentWorld:
     Args:
         folder: an empty one.
         more: options that verbs get besides those that are written.
+        caches: what edge-spec keeps of models that it has run; those of the home if None.
     """
 
-    def __init__(self, folder: Path, more: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, folder: Path, more: Mapping[str, Sequence[str]], *, caches: Path | None = None) -> None:
         self._home, self._here, programs = folder / "home", folder / "here", folder / "programs"
         for each in (self._home, self._here, programs):
             each.mkdir()
@@ -50,6 +51,8 @@ class DocumentWorld:
             (programs / name).chmod(0o755)
         for name in ("benchmarks", "examples"):
             (self._here / name).symlink_to(ROOT / name)
+        if caches is not None:
+            (self._home / ".cache").symlink_to(caches)
         (self._home / ".config" / "fish" / "completions").mkdir(parents=True)  # as fish does when it starts
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
