@@ -15,6 +15,9 @@
  * they would push out of the first-level cache what is multiplied with them. */
 enum { FEW_ROWS = 8, FEW_AHEAD_BYTES = 4608, AHEAD_BYTES = 3456 };
 
+/* How many rows are multiplied together; with 16 sums, 8 quads and what is multiplied 32 registers have room for it. */
+enum { ROWS_AT_ONCE = 4 };
+
 static bool runs_here(void) { return RUNS_HERE; }
 
 ER_DEFINE_QUANTIZE(er_quantize_block_avx2)
@@ -94,62 +97,69 @@ ER_INLINE void unpack(er_kind kind, const uint8_t *codes, __m512i quads[8]) {
     }
 }
 
-/* Adds the products of quads from .. to - 1 to sum. */
-ER_INLINE __m512i multiply_quads(er_kind kind, __m512i sum, const __m512i *quads, const uint8_t *q, int from, int to) {
+/* Adds the products of quads from .. to - 1 with `rows` rows, 32 bytes apart, to their sums. Row by row a sum would wait
+ * for itself, eight times the latency of a multiplication, which is longer than a processor looks ahead. */
+ER_INLINE void multiply_quads(er_kind kind, __m512i *sums, const __m512i *quads, const uint8_t *q, int from, int to,
+                              int rows) {
 #ifdef MULTIPLY_ADD
     (void)kind;
     ER_UNROLL for (int j = from; j < to; j++)
-        sum = MULTIPLY_ADD(sum, quads[j], _mm512_set1_epi32(er_load_i32(q + 4 * j)));
-    return sum;
+        ER_UNROLL for (int r = 0; r < rows; r++)
+            sums[r] = MULTIPLY_ADD(sums[r], quads[j], _mm512_set1_epi32(er_load_i32(q + 32 * r + 4 * j)));
 #else
     /* Through 16 bits, in chains as in avx256.h; of numbers of 8 bits the two halves are multiplied one by one. */
     const int bits = er_number_bits(kind), chain = bits <= 4 || bits == 8 ? 8 : bits == 5 ? 4 : 2;
     const __m512i low = _mm512_set1_epi8(15);
-    __m512i pairs = _mm512_setzero_si512(), high_pairs = pairs;
-    ER_UNROLL for (int j = from; j < to; j++) {
-        const __m512i four = _mm512_set1_epi32(er_load_i32(q + 4 * j));
-        const __m512i number = bits == 8 ? _mm512_and_si512(quads[j], low) : quads[j];
-        const __m512i pair = _mm512_maddubs_epi16(number, four);
-        pairs = (j - from) % chain == 0 ? pair : _mm512_add_epi16(pairs, pair);
-        if (bits == 8) {
-            const __m512i high = _mm512_and_si512(_mm512_srli_epi16(quads[j], 4), low);
-            high_pairs = _mm512_add_epi16(high_pairs, _mm512_maddubs_epi16(high, four));
+    ER_UNROLL for (int r = 0; r < rows; r++) {
+        __m512i pairs = _mm512_setzero_si512(), high_pairs = pairs;
+        ER_UNROLL for (int j = from; j < to; j++) {
+            const __m512i four = _mm512_set1_epi32(er_load_i32(q + 32 * r + 4 * j));
+            const __m512i number = bits == 8 ? _mm512_and_si512(quads[j], low) : quads[j];
+            const __m512i pair = _mm512_maddubs_epi16(number, four);
+            pairs = (j - from) % chain == 0 ? pair : _mm512_add_epi16(pairs, pair);
+            if (bits == 8) {
+                const __m512i high = _mm512_and_si512(_mm512_srli_epi16(quads[j], 4), low);
+                high_pairs = _mm512_add_epi16(high_pairs, _mm512_maddubs_epi16(high, four));
+            }
+            if ((j - from) % chain == chain - 1 || j == to - 1)
+                sums[r] = _mm512_add_epi32(sums[r], _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
         }
-        if ((j - from) % chain == chain - 1 || j == to - 1)
-            sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+        if (bits == 8)
+            sums[r] = _mm512_add_epi32(sums[r], _mm512_madd_epi16(high_pairs, _mm512_set1_epi16(16)));
     }
-    return bits == 8 ? _mm512_add_epi32(sum, _mm512_madd_epi16(high_pairs, _mm512_set1_epi16(16))) : sum;
 #endif
 }
 
-/* d0, d1: scales of the two halves, or scale and minimum; m0, m1: minima of the two halves. */
-ER_INLINE __m512 add_block(er_kind kind, const __m512i quads[8], __m512 d0, __m512 d1, __m512 m0, __m512 m1,
-                           const uint8_t *activations, int rows, int r, __m512 acc) {
-    const uint8_t *q = activations + 32 * r, *scales = activations + 32 * rows, *firsts = scales + 4 * rows;
-    const __m512 scale = _mm512_set1_ps(er_load_f32(scales + 4 * r));
-    __m512i sum = _mm512_setzero_si512();
-    if (!er_has_minima(kind))
-        sum = _mm512_set1_epi32(er_load_i32(firsts + 4 * r));
-    if (er_form_of(kind) == ER_HALVES || er_form_of(kind) == ER_MINIMA) {
-        const uint8_t *second = firsts + 4 * rows + 4 * r;
-        __m512i sum1 = er_has_minima(kind) ? sum : _mm512_set1_epi32(er_load_i32(second));
-        sum = multiply_quads(kind, sum, quads, q, 0, 4);
-        sum1 = multiply_quads(kind, sum1, quads, q, 4, 8);
-        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d0, scale), acc);
-        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum1), _mm512_mul_ps(d1, scale), acc);
-        if (er_form_of(kind) == ER_HALVES)
-            return acc;
-        acc = _mm512_fmadd_ps(m0, _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc);
-        return _mm512_fmadd_ps(m1, _mm512_set1_ps(er_load_f32(second)), acc);
+/* Adds a block to `rows` rows from `first` on, of tile_rows. d0, d1: scales of the two halves, or scale and minimum; m0,
+ * m1: minima of the two halves. */
+ER_INLINE void add_block(er_kind kind, const __m512i quads[8], __m512 d0, __m512 d1, __m512 m0, __m512 m1,
+                         const uint8_t *activations, int tile_rows, int first, int rows, __m512 *acc) {
+    const uint8_t *q = activations + 32 * first, *scales = activations + 32 * tile_rows + 4 * first;
+    const uint8_t *firsts = scales + 4 * tile_rows, *seconds = firsts + 4 * tile_rows;
+    const bool has_halves = er_form_of(kind) == ER_HALVES || er_form_of(kind) == ER_MINIMA;
+    const int quads_of_part = has_halves ? 4 : 8;
+    ER_UNROLL for (int part = 0; part < 8 / quads_of_part; part++) {
+        const uint8_t *offsets = part == 0 ? firsts : seconds;
+        __m512i sums[ROWS_AT_ONCE];
+        ER_UNROLL for (int r = 0; r < rows; r++)
+            sums[r] = er_has_minima(kind) ? _mm512_setzero_si512() : _mm512_set1_epi32(er_load_i32(offsets + 4 * r));
+        multiply_quads(kind, sums, quads, q, quads_of_part * part, quads_of_part * (part + 1), rows);
+        ER_UNROLL for (int r = 0; r < rows; r++) {
+            const __m512 scale = _mm512_set1_ps(er_load_f32(scales + 4 * r));
+            const __m512 by = _mm512_mul_ps(part == 0 ? d0 : d1, scale);
+            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r]), by, acc[r]);
+            if (er_form_of(kind) == ER_MINIMUM)
+                acc[r] = _mm512_fmadd_ps(d1, _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc[r]);
+            if (er_form_of(kind) == ER_MINIMA && part == 1) {
+                acc[r] = _mm512_fmadd_ps(m0, _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc[r]);
+                acc[r] = _mm512_fmadd_ps(m1, _mm512_set1_ps(er_load_f32(seconds + 4 * r)), acc[r]);
+            }
+        }
     }
-    sum = multiply_quads(kind, sum, quads, q, 0, 8);
-    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d0, scale), acc);
-    if (er_form_of(kind) == ER_MINIMUM)
-        acc = _mm512_fmadd_ps(d1, _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc);
-    return acc;
 }
 
-ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
+/* is_known: whether the number of rows is a constant. */
+ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows, bool is_known) {
     const size_t unit_bytes = (size_t)er_unit_bytes(kind), tile_bytes = t->n_units * unit_bytes;
     er_pages pages = er_pages_ahead(t, unit_bytes);
     for (size_t g = 0; g < t->n_groups; g++) {
@@ -187,8 +197,18 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
                     d1 = _mm512_xor_ps(_mm512_mul_ps(m, unsigned_bytes(block + 16)), _mm512_set1_ps(-0.0f));
                 }
                 unpack(kind, block + er_subscale_bytes(kind), quads);
-                ER_UNROLL for (int r = 0; r < rows; r++)
-                    acc[r] = add_block(kind, quads, d0, d1, m0, m1, a, rows, r, acc[r]);
+                if (is_known) {
+                    add_block(kind, quads, d0, d1, m0, m1, a, rows, 0, rows, acc);
+                } else {
+                    int r = 0;
+                    for (; r + ROWS_AT_ONCE <= rows; r += ROWS_AT_ONCE)
+                        add_block(kind, quads, d0, d1, m0, m1, a, rows, r, ROWS_AT_ONCE, acc + r);
+                    switch (rows - r) {
+                        case 3: add_block(kind, quads, d0, d1, m0, m1, a, rows, r, 3, acc + r); break;
+                        case 2: add_block(kind, quads, d0, d1, m0, m1, a, rows, r, 2, acc + r); break;
+                        case 1: add_block(kind, quads, d0, d1, m0, m1, a, rows, r, 1, acc + r); break;
+                    }
+                }
                 a += ER_ACTIVATION_BYTES * rows;
             }
         }
@@ -200,15 +220,14 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
     }
 }
 
-/* With the number of rows a constant, sums stay in registers. */
-#define ROWS(kind_, n) case n: multiply_rows(t, kind_, n); break;
+/* With the number of rows a constant, sums stay in registers; those of more rows go through the cache, which takes no
+ * longer, and a third of a second to compile for each constant. */
+#define ROWS(kind_, n) case n: multiply_rows(t, kind_, n, true); break;
 #define DEFINE(kind_)                                                                                          \
     static void multiply_##kind_(const er_tile *t) {                                                           \
         switch (t->n_rows) {                                                                                   \
             ROWS(kind_, 1) ROWS(kind_, 2) ROWS(kind_, 3) ROWS(kind_, 4)                                        \
-            ROWS(kind_, 5) ROWS(kind_, 6) ROWS(kind_, 7) ROWS(kind_, 8)                                        \
-            ROWS(kind_, 9) ROWS(kind_, 10) ROWS(kind_, 11) ROWS(kind_, 12)                                     \
-            ROWS(kind_, 13) ROWS(kind_, 14) ROWS(kind_, 15) ROWS(kind_, 16)                                    \
+            default: multiply_rows(t, kind_, t->n_rows, false);                                                \
         }                                                                                                      \
     }
 ER_FOR_QUANTIZED(DEFINE)
