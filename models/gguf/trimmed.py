@@ -1,27 +1,50 @@
-"""Read the trimmed vocabulary of a GGUF.
+"""The trimmed vocabulary of a drafter, and the model that it was made for, as its GGUF tells them.
 
 A drafter may know only the tokens that its target writes most. Its file lists them, and whose they are::
 
-    edge_spec.target_tokens       uint32 [n]   the target's id of each of its tokens but the last, ascending
-    edge_spec.target_vocabulary   string       hash of the texts of the target's tokens (``tokens_hash``)
-    edge_spec.target_fingerprint  string       the target that taught it
+    edge_spec.target_tokens            uint32 [n]   the target's id of each of its tokens but the last, ascending
+    edge_spec.target_vocabulary        string       hash of the texts of the target's tokens (``tokens_hash``)
+    edge_spec.target_fingerprint       string       the file that taught it
+    edge_spec.target_architecture      string       these three are the same in every file of that model
+    edge_spec.target_block_count       uint32
+    edge_spec.target_embedding_length  uint32
 
 Its last token stands for all others of the target: the file has ``n + 1`` rows of embeddings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from edge_spec.models.gguf.header import GGUFArray, Value
 
-__all__ = ["TARGET_FINGERPRINT", "TARGET_TOKENS", "TARGET_VOCABULARY", "TrimmedVocabulary", "trimmed_of"]
+if TYPE_CHECKING:
+    from edge_spec.models.model_file import ModelFile
+
+__all__ = ["TARGET_TOKENS", "TargetShape", "TrimmedVocabulary", "add_target", "trimmed_of"]
 
 TARGET_TOKENS = "edge_spec.target_tokens"
-TARGET_VOCABULARY = "edge_spec.target_vocabulary"
-TARGET_FINGERPRINT = "edge_spec.target_fingerprint"
+_VOCABULARY = "edge_spec.target_vocabulary"
+_FINGERPRINT = "edge_spec.target_fingerprint"
+_ARCHITECTURE = "edge_spec.target_architecture"
+_BLOCK_COUNT = "edge_spec.target_block_count"
+_WIDTH = "edge_spec.target_embedding_length"
 _TARGET_LAYERS = "eagle3.target_layers"
+_MOST_LETTERS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetShape:
+    """What all files of a model have in common, however they are quantized."""
+
+    architecture: str
+    n_layers: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.architecture} with {self.n_layers} layers of {self.width}"
 
 
 @dataclass(frozen=True)
@@ -30,23 +53,76 @@ class TrimmedVocabulary:
 
     Attributes:
         of: hash of the texts of the whole vocabulary's tokens.
-        teacher: fingerprint of the model that taught it; empty if the file does not say.
+        teacher: fingerprint of the file that taught it; empty if the file does not say.
         ids: in the whole vocabulary, of its tokens but the last; they stay in the file.
         target_layers: of a head the layers of its target that it reads; None for a model of its own.
+        target: the model that it was made for; None if the file does not say.
     """
 
     of: str
     teacher: str
     ids: GGUFArray = field(repr=False)
     target_layers: GGUFArray | None = field(default=None, repr=False)
+    target: TargetShape | None = None
+
+    def why_not_for(self, model: ModelFile) -> str | None:
+        """Return why the drafter was not made for a model, as a clause about the drafter; None if it was.
+
+        The types of the model's weights do not matter: what it writes hardly depends on them, nor do its hidden states.
+        A drafter whose file does not tell its target's shape is for the file that taught it alone.
+        """
+        if self.teacher == model.fingerprint:
+            return None
+        name = model.path.name
+        if self.of != model.vocabulary.tokens_hash:
+            return f"was made for another vocabulary than that of {name}"
+        found = _shape_of(model)
+        if self.target is None:
+            return f"was made for another file than {name}, and does not tell of which model that is"
+        return f"was made for {self.target}, and {name} is {found}" if self.target != found else None
 
 
 def trimmed_of(metadata: Mapping[str, Value]) -> TrimmedVocabulary | None:
     """Return the trimmed vocabulary of a file; None if it has a whole one."""
-    ids, of, teacher = (metadata.get(key) for key in (TARGET_TOKENS, TARGET_VOCABULARY, TARGET_FINGERPRINT))
+    ids, of, teacher = (metadata.get(key) for key in (TARGET_TOKENS, _VOCABULARY, _FINGERPRINT))
     if not isinstance(ids, GGUFArray):
         return None
     layers = metadata.get(_TARGET_LAYERS)
     return TrimmedVocabulary(
-        str(of), teacher if isinstance(teacher, str) else "", ids, layers if isinstance(layers, GGUFArray) else None
+        str(of),
+        teacher if isinstance(teacher, str) else "",
+        ids,
+        layers if isinstance(layers, GGUFArray) else None,
+        _target(metadata),
     )
+
+
+def add_target(writer: Any, kept: Sequence[int], target: ModelFile) -> None:
+    """Write the tokens that a drafter knows, and what its target is.
+
+    Args:
+        writer: a ``gguf.GGUFWriter``.
+        kept: the target's ids, ascending.
+    """
+    from gguf import GGUFValueType
+
+    shape = _shape_of(target)
+    writer.add_key_value(TARGET_TOKENS, list(map(int, kept)), GGUFValueType.ARRAY, sub_type=GGUFValueType.UINT32)
+    writer.add_string(_VOCABULARY, target.vocabulary.tokens_hash)
+    writer.add_string(_FINGERPRINT, target.fingerprint)
+    writer.add_string(_ARCHITECTURE, shape.architecture)
+    writer.add_uint32(_BLOCK_COUNT, shape.n_layers)
+    writer.add_uint32(_WIDTH, shape.width)
+
+
+def _shape_of(model: ModelFile) -> TargetShape:
+    return TargetShape(architecture=model.architecture, n_layers=model.n_layers, width=model.n_embd)
+
+
+def _target(metadata: Mapping[str, Value]) -> TargetShape | None:
+    architecture, n_layers, width = (metadata.get(key) for key in (_ARCHITECTURE, _BLOCK_COUNT, _WIDTH))
+    if not isinstance(architecture, str) or type(n_layers) is not int or type(width) is not int:
+        return None
+    # Errors show it in one line; models of such an architecture are refused.
+    is_shown = len(architecture) <= _MOST_LETTERS and architecture.isprintable()
+    return TargetShape(architecture=architecture, n_layers=n_layers, width=width) if is_shown else None
