@@ -23,7 +23,8 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Re
 from model_shapes import SHAPES, Shape, add_sizes, finish
 
 from edge_spec.models import inspect
-from edge_spec.models.gguf.trimmed import TARGET_TOKENS, add_target
+from edge_spec.models.gguf.trimmed import TARGET_TOKENS
+from edge_spec.models.made_for import add_target
 
 __all__ = ["write_enlarged", "write_enlarged_head"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from edge_spec.errors import Sentence, UnsupportedModel
+from edge_spec.models.made_for import why_not_for
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
@@ -42,7 +43,7 @@ def is_own_head(file: ModelFile) -> bool:
 
 def reads(file: ModelFile, model: ModelFile) -> bool:
     """Return whether a file is a head on the hidden states of a model."""
-    return file.trimmed is not None and is_own_head(file) and file.trimmed.why_not_for(model) is None
+    return is_own_head(file) and why_not_for(file, model) is None
 
 
 def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
@@ -54,9 +55,7 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
     Raises:
         UnsupportedModel: it was made for another model, or does not name three layers of this one.
     """
-    trimmed = file.trimmed
-    assert trimmed is not None
-    why = trimmed.why_not_for(target)
+    why = why_not_for(file, target)
     if why is None and file.n_embd != target.n_embd:
         why = f"reads {file.n_embd} numbers of a layer, and {target.path.name} has {target.n_embd}"
     if why is not None:
@@ -64,7 +63,7 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
             f"{file.path.name} {why}",
             hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
         )
-    found = trimmed.target_layers
+    found = file.trimmed.target_layers if file.trimmed is not None else None
     listed = tuple(found.decode()) if found is not None and found.length == 3 else ()
     numbers = tuple(n for n in listed if type(n) is int and 0 < n < target.n_layers)
     if len(numbers) != 3:

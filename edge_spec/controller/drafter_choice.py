@@ -14,6 +14,7 @@ from edge_spec.models import Family, ModelFile, check_pair, drafter_of, inspect
 from edge_spec.models.catalogue import shipped_drafters
 from edge_spec.models.heads import is_own_head, reads, require_a_model
 from edge_spec.models.made_drafters import made_drafters
+from edge_spec.models.made_for import why_not_for
 from edge_spec.speculation.modes import Mode
 
 __all__ = ["ReadFile", "check_head", "own_drafter", "own_intermediate"]
@@ -51,8 +52,8 @@ def _made_for(target: ModelFile, read_file: ReadFile) -> Iterator[Path]:
     for path in (*made_drafters(), *shipped_drafters()):
         fits = False
         with suppress(ModelFileError, OSError):
-            trimmed = read_file(path).trimmed
-            fits = trimmed is not None and trimmed.why_not_for(target) is None
+            file = read_file(path)
+            fits = file.trimmed is not None and why_not_for(file, target) is None
         if fits:
             yield path
 
@@ -62,8 +63,7 @@ def _why_passed_over(path: Path, target: ModelFile, engine: str, read_file: Read
     try:
         file = read_file(path)
         require_a_model(file)
-        why = file.trimmed.why_not_for(target) if file.trimmed is not None else None
-        why = why or _why_not(file, target, engine)
+        why = why_not_for(file, target) or _why_not(file, target, engine)
         if why is None and file.trimmed is not None:
             check_pair(target, file)
     except (ModelFileError, VocabularyMismatch) as error:

@@ -14,23 +14,29 @@ Its last token stands for all others of the target: the file has ``n + 1`` rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from edge_spec.models.gguf.header import GGUFArray, Value
 
-if TYPE_CHECKING:
-    from edge_spec.models.model_file import ModelFile
-
-__all__ = ["TARGET_TOKENS", "TargetShape", "TrimmedVocabulary", "add_target", "trimmed_of"]
+__all__ = [
+    "TARGET_ARCHITECTURE",
+    "TARGET_BLOCK_COUNT",
+    "TARGET_EMBEDDING_LENGTH",
+    "TARGET_FINGERPRINT",
+    "TARGET_TOKENS",
+    "TARGET_VOCABULARY",
+    "TargetShape",
+    "TrimmedVocabulary",
+    "trimmed_of",
+]
 
 TARGET_TOKENS = "edge_spec.target_tokens"
-_VOCABULARY = "edge_spec.target_vocabulary"
-_FINGERPRINT = "edge_spec.target_fingerprint"
-_ARCHITECTURE = "edge_spec.target_architecture"
-_BLOCK_COUNT = "edge_spec.target_block_count"
-_WIDTH = "edge_spec.target_embedding_length"
+TARGET_VOCABULARY = "edge_spec.target_vocabulary"
+TARGET_FINGERPRINT = "edge_spec.target_fingerprint"
+TARGET_ARCHITECTURE = "edge_spec.target_architecture"
+TARGET_BLOCK_COUNT = "edge_spec.target_block_count"
+TARGET_EMBEDDING_LENGTH = "edge_spec.target_embedding_length"
 _TARGET_LAYERS = "eagle3.target_layers"
 _MOST_LETTERS = 64
 
@@ -65,26 +71,10 @@ class TrimmedVocabulary:
     target_layers: GGUFArray | None = field(default=None, repr=False)
     target: TargetShape | None = None
 
-    def why_not_for(self, model: ModelFile) -> str | None:
-        """Return why the drafter was not made for a model, as a clause about the drafter; None if it was.
-
-        The types of the model's weights do not matter: what it writes hardly depends on them, nor do its hidden states.
-        A drafter whose file does not tell its target's shape is for the file that taught it alone.
-        """
-        if self.teacher == model.fingerprint:
-            return None
-        name = model.path.name
-        if self.of != model.vocabulary.tokens_hash:
-            return f"was made for another vocabulary than that of {name}"
-        found = _shape_of(model)
-        if self.target is None:
-            return f"was made for another file than {name}, and does not tell of which model that is"
-        return f"was made for {self.target}, and {name} is {found}" if self.target != found else None
-
 
 def trimmed_of(metadata: Mapping[str, Value]) -> TrimmedVocabulary | None:
     """Return the trimmed vocabulary of a file; None if it has a whole one."""
-    ids, of, teacher = (metadata.get(key) for key in (TARGET_TOKENS, _VOCABULARY, _FINGERPRINT))
+    ids, of, teacher = (metadata.get(key) for key in (TARGET_TOKENS, TARGET_VOCABULARY, TARGET_FINGERPRINT))
     if not isinstance(ids, GGUFArray):
         return None
     layers = metadata.get(_TARGET_LAYERS)
@@ -97,30 +87,9 @@ def trimmed_of(metadata: Mapping[str, Value]) -> TrimmedVocabulary | None:
     )
 
 
-def add_target(writer: Any, kept: Sequence[int], target: ModelFile) -> None:
-    """Write the tokens that a drafter knows, and what its target is.
-
-    Args:
-        writer: a ``gguf.GGUFWriter``.
-        kept: the target's ids, ascending.
-    """
-    from gguf import GGUFValueType
-
-    shape = _shape_of(target)
-    writer.add_key_value(TARGET_TOKENS, list(map(int, kept)), GGUFValueType.ARRAY, sub_type=GGUFValueType.UINT32)
-    writer.add_string(_VOCABULARY, target.vocabulary.tokens_hash)
-    writer.add_string(_FINGERPRINT, target.fingerprint)
-    writer.add_string(_ARCHITECTURE, shape.architecture)
-    writer.add_uint32(_BLOCK_COUNT, shape.n_layers)
-    writer.add_uint32(_WIDTH, shape.width)
-
-
-def _shape_of(model: ModelFile) -> TargetShape:
-    return TargetShape(architecture=model.architecture, n_layers=model.n_layers, width=model.n_embd)
-
-
 def _target(metadata: Mapping[str, Value]) -> TargetShape | None:
-    architecture, n_layers, width = (metadata.get(key) for key in (_ARCHITECTURE, _BLOCK_COUNT, _WIDTH))
+    keys = (TARGET_ARCHITECTURE, TARGET_BLOCK_COUNT, TARGET_EMBEDDING_LENGTH)
+    architecture, n_layers, width = map(metadata.get, keys)
     if not isinstance(architecture, str) or type(n_layers) is not int or type(width) is not int:
         return None
     # Errors show it in one line; models of such an architecture are refused.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.models import ModelFile
-from edge_spec.models.gguf.trimmed import add_target
+from edge_spec.models.made_for import add_target
 
 __all__ = ["random_head", "write_head"]
 

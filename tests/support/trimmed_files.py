@@ -11,7 +11,7 @@ import numpy as np
 from copied_gguf import copy_metadata
 
 from edge_spec.models import ModelFile
-from edge_spec.models.gguf.trimmed import add_target
+from edge_spec.models.made_for import add_target
 
 _VOCABULARY = ("tokenizer.", "GGUF.", "edge_spec.")
 

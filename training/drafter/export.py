@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.models import ModelFile
-from edge_spec.models.gguf.trimmed import add_target
+from edge_spec.models.made_for import add_target
 from edge_spec.training.checkpoint import read_weights, whole_file
 from edge_spec.training.export import add_shape, add_weights
 from edge_spec.training.settings import HeadShape, Shape
