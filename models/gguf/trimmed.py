@@ -50,7 +50,7 @@ class TargetShape:
     width: int
 
     def __str__(self) -> str:
-        return f"{self.architecture} with {self.n_layers} layers of {self.width}"
+        return f"{self.architecture} with {self.n_layers} layers of width {self.width}"
 
 
 @dataclass(frozen=True)

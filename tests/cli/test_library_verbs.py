@@ -81,8 +81,8 @@ def test_a_head_is_told_for_every_file_of_its_model(said: Callable[..., str], tm
     head = tmp_path / "edge-spec" / "drafters" / made_for.fingerprint / "drafter.gguf"
     head.parent.mkdir(parents=True)
     write_head(head, made_for, np.arange(9, 99), (1, 2, 5))
-    width = made_for.n_embd
-    assert f"\nmade for         llama with 6 layers of {width}, in any type of weights\n" in said("info", str(head))
+    named = f"llama with 6 layers of width {made_for.n_embd}"
+    assert f"\nmade for         {named}, in any type of weights\n" in said("info", str(head))
     assert f"{head} (1 MiB, an EAGLE-3 head)" in said("info", str(path))
     (facts,) = records(said("info", str(path), "--json"))
     assert [(each["path"], each["head"]) for each in facts["drafters"]] == [(str(head), "an EAGLE-3 head")]
@@ -92,9 +92,7 @@ def test_a_head_is_told_for_every_file_of_its_model(said: Callable[..., str], tm
     other = write_gguf(tmp_path / "models" / "other.gguf", n_layers=7)
     assert str(head) not in said("info", str(other))
     refused = said("run", str(other), "--draft", str(head), "-p", "Hi", code=1)
-    expected = (
-        f"drafter.gguf was made for llama with 6 layers of {width}, and other.gguf is llama with 7 layers of {width}"
-    )
+    expected = f"drafter.gguf was made for {named}, and other.gguf is {named.replace('6', '7', 1)}"
     assert expected in refused and len(refused.splitlines()) == 1
 
 

@@ -107,10 +107,10 @@ def test_the_head_of_smollm2_names_the_model_that_it_was_made_for() -> None:
     [
         (
             {"n_layers": 31},
-            "head.gguf was made for llama with 30 layers of 576, and other.gguf is llama with 31 layers",
+            "head.gguf was made for llama with 30 layers of width 576, and other.gguf is llama with 31 layers",
         ),
-        ({"n_embd": 960}, "other.gguf is llama with 30 layers of 960"),
-        ({"architecture": "qwen2"}, "other.gguf is qwen2 with 30 layers of 576"),
+        ({"n_embd": 960}, "other.gguf is llama with 30 layers of width 960"),
+        ({"architecture": "qwen2"}, "other.gguf is qwen2 with 30 layers of width 576"),
         ({"vocabulary": inspect(DEMO.target).vocabulary}, "it lists tokens of another vocabulary"),
     ],
     ids=["layers", "width", "architecture", "vocabulary"],
