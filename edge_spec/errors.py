@@ -349,7 +349,7 @@ class NoNumbers(BackendError):
     def __init__(self, model: str = "the model", tensor: str | None = None) -> None:
         found = f": {tensor} holds some" if tensor is not None else ""
         super().__init__(
-            f"{model} has computed what is no number (NaN){found}",
+            f"{model} has computed NaN instead of a number{found}",
             hint="its weights are damaged, or too large for the types that it computes with; get the file again",
         )
 

@@ -74,7 +74,7 @@ class Workload(ABC, Generic[A]):
 
     @abstractmethod
     def step(self, waits: Sequence[Wait[A]]) -> bool:
-        """Advance what is waited for, and others with it; whether anything could be advanced."""
+        """Advance the sequences that are waited for, and others with them; return whether any could be advanced."""
 
     @abstractmethod
     def look_after_memory(self) -> object:

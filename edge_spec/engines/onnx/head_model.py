@@ -50,8 +50,8 @@ class HeadPool(OnnxPool):
     """The cells of a head.
 
     Args:
-        target: the pool of its target.
-        features: what that keeps for the head; dropped when the head is closed.
+        target: the pool of the model that the head drafts for.
+        features: the target's hidden states that are kept for the head; dropped when the head is closed.
     """
 
     def __init__(

@@ -122,7 +122,7 @@ class HierarchyDrafter(LevelDrafter):
         return [draft if draft.is_sequence else draft.best(limit) for draft, limit in zip(drafts, limits, strict=True)]
 
     def _begins(self, limit: int) -> bool:
-        """Catch up with the text; whether anything can be drafted."""
+        """Catch up with the text; return whether anything can be drafted."""
         inner = self._inner
         self._catch_up()
         inner.room = self.text.room
