@@ -163,7 +163,7 @@ class _Ways:
     Attributes:
         bounded: those of what has an end.
         endless: repetitions without an end that follow each other, each of which may take any part of a text.
-        fails: whether something behind the last of these may fail, so that it is tried at every length.
+        fails: whether something after the last of these may fail, so that it is tried at every length.
         least: letters that it takes at least.
     """
 

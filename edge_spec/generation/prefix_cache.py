@@ -232,7 +232,7 @@ class PrefixCache:
                 if n >= _WORTH_SHARING:
                     found.append(_Beginning(place, min(n, n_past), n))
         best = max((each for each in found if each.n >= _WORTH_SHARING), key=lambda each: each.n, default=found[0])
-        # Whoever waits for a few tokens is written behind the others, in decodes of its own at the end.
+        # Whoever waits for a few tokens is written after the others, in decodes of its own at the end.
         return best._replace(n_soon=max(each.n_soon for each in found))
 
     def _text_of(self, owner: object) -> Sequence[int]:

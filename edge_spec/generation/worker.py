@@ -384,9 +384,9 @@ def _fail(wait: Wait[Any], error: BaseException) -> None:
 
 
 def _look_after(workload: Workload[Any], was_logged: bool) -> bool:
-    """Look after memory; returns whether an unexpected error has been logged: only the first one is.
+    """Look after memory; return whether an unexpected error has been logged, now or before: only the first one is.
 
-    A look that fails is not the last one: memory may be needed more then.
+    After a failure it is tried again: memory may be needed more then.
     """
     try:
         workload.look_after_memory()
