@@ -148,14 +148,14 @@ def test_several_answers_are_the_single_ones(auto: TextModel) -> None:
 def test_an_engine_without_its_head_is_not_compared_in_a_plan(probe_cache: Path) -> None:
     found = plan("smollm2", memory="221MiB", held_bytes=0, speculation="sequence", cache_dir=probe_cache)
     assert found.chosen.mode.name == "sequence"
-    assert all(each.candidate.stage == "tables" for each in found.instead)
+    assert all(each.candidate.stage == "tables" for each in found.alternatives)
 
 
 def test_the_options_that_bring_the_drafter_are_told(probe_cache: Path) -> None:
     asked: dict[str, Any] = {"held_bytes": 60 << 20, "cache_dir": probe_cache}
     least = plan("smollm2", memory="1GiB", **asked).thresholds["drafter"]
     found = plan("smollm2", memory=least, **asked)
-    (told,) = found.instead
+    (told,) = found.alternatives
     assert (found.chosen.stage, told.candidate.stage) == ("tables", "drafter")
     assert plan("smollm2", memory=least, **asked, **told.arguments).chosen == told.candidate
 
