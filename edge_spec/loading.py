@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
-from edge_spec.controller.alternatives import alternatives
+from edge_spec.controller.alternatives import find_alternatives
 from edge_spec.controller.candidates import Candidate, Estimates, Estimators, frugal, smallest_of
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
@@ -203,8 +203,8 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
             return None
 
         names = [each.name for each in request.engines["target"] if openers[each].prepare(request.target) is None]
-        instead = tuple(alternatives(asked, found, names, planned))
-    told = {each.candidate.described for each in instead}
+        alternatives = tuple(find_alternatives(asked, found, names, planned))
+    told = {each.candidate.described for each in alternatives}
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=asked.folder)
     files = {role: file for each in reversed(requests) for role, file in each.files.items()}
@@ -219,7 +219,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
         gains=gains,
         pays=pays,
         disk_bytes=sum(written.values()),
-        instead=instead,
+        alternatives=alternatives,
         runners_up=tuple(each for each in found.runners_up if each.described not in told),
     )
 

@@ -234,7 +234,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return an entry. Read it in chunks: in one piece, it would be in memory three times."""
+    """Return the content of an entry, read in chunks: in one piece it would be in memory three times."""
     with archive.open(entry) as file:
         return b"".join(iter(lambda: file.read(_CHUNK_BYTES), b""))
 
@@ -242,13 +242,13 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 def _damaged(path: StrPath) -> StateError:
     if _is_transcript(Path(path)):
         return StateError(
-            f"{path} is a transcript, which is only for reading", hint="load what was saved as a conversation (.chat)"
+            f"{path} is a transcript for people to read", hint="load what was saved as a conversation (.chat)"
         )
     return StateError(f"{path} is damaged, or not a conversation", hint="load another file")
 
 
 def _is_transcript(path: Path) -> bool:
-    """Return whether a file begins as what ``to_markdown`` or ``to_json`` returns."""
+    """Return whether a file begins like the output of ``to_markdown`` or ``to_json``."""
     begins = [f"## {title}\n".encode() for title in _TITLES.values()]
     with suppress(OSError), open_regular(path) as file:
         head = file.read(64)

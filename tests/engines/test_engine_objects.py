@@ -11,7 +11,6 @@ from gguf_files import write_gguf
 from lone_text import lone_text
 from published_models import publish
 from published_weights import read_weights
-from table_model import TableModel, random_table
 
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.onnx.kernels import why_slow
@@ -28,6 +27,7 @@ from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
 
 DRAFT = resolve_family("demo").draft
 assert DRAFT is not None

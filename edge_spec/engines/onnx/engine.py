@@ -46,7 +46,7 @@ _QUANTIZED = frozenset(KINDS) - {"F32", "F16", "BF16"}
 
 
 def _too_few_quantized(file: ModelFile) -> str | None:
-    """That too much of a model is of types that our kernels have no advantage with, or do not know; None if not."""
+    """Return why our kernels are no faster with a model, whose weights are of other types; None if they are faster."""
     types = bytes_by_type((tensor.type_name, tensor.n_bytes) for tensor in _stored(file))
     total = sum(types.values())
     if sum(types.get(kind, 0) for kind in _QUANTIZED) >= _MIN_SHARE * total:
@@ -58,8 +58,11 @@ def _too_few_quantized(file: ModelFile) -> str | None:
 
 
 def _stored(file: ModelFile) -> list[TensorInfo]:
-    """Return the tensors that a transcription has: not a table of which only rows are read, and nothing that makes keys
-    and values where a layer reads those of another."""
+    """Return the tensors that a transcription contains.
+
+    Left out are a table of which single rows are read, and weights for keys and values of layers that read another
+    layer's.
+    """
     table = per_layer_table(file)
     shared = {layer for layer, source in enumerate(file.sources) if source != layer}
     unused = {f"blk.{layer}.{name}" for layer in shared for name in KEYS_AND_VALUES}

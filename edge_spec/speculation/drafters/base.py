@@ -174,7 +174,7 @@ class Drafter:
         return {}
 
     def read(self, most: int | None = None) -> bool:
-        """Read what its models have not read of the text, or ``most`` tokens of that; whether all is read now."""
+        """Read what its models have not read of the text, or at most ``most`` tokens; return whether all is read."""
         try:
             return all([follower.read(most) for follower in self.followed.values()])
         except PoolFull:
