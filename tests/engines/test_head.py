@@ -43,7 +43,9 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
 @pytest.fixture(scope="module")
 def kept() -> np.ndarray:
     """So few tokens that a head without any training guesses right now and then."""
-    with edge_spec.load("demo", engine="onnx", n_ctx=256, n_threads=1, speculation="off") as model:
+    with edge_spec.load(
+        "demo", engine="onnx", n_ctx=256, n_threads=1, speculation="off", kv_k="f32", kv_v="f32"
+    ) as model:
         replies = [model.generate("Tell me a story.", seed=seed, max_tokens=80) for seed in range(3)]
         written = {token for reply in replies for token in (reply.read(), reply.token_ids)[1]}
     return np.array(sorted(written)[::2], np.int64)

@@ -34,7 +34,7 @@ def thresholds() -> Mapping[str, int]:
         ({}, ("drafter", "hierarchy")),
         ({"engine": "onnx"}, ("tables", "drafter", "hierarchy")),
         ({"engine": "onnx", "kv_k": "f16", "kv_v": "f16"}, ("drafter", "hierarchy")),
-        ({"engine": "onnx", "n_ctx": 256}, ("drafter", "hierarchy")),
+        ({"engine": "onnx", "n_ctx": 256, "speculation": "ngram"}, ("drafter", "hierarchy")),
         ({"engine": "onnx", "min_n_ctx": 300}, ("drafter", "hierarchy")),
         ({"engine": "onnx", "speculation": "hierarchy"}, ("hierarchy",)),
         ({"engine": "onnx", "speculation": "off"}, ("hierarchy",)),
