@@ -29,7 +29,7 @@ from edge_spec.loading import possible_modes
 from edge_spec.models import inspect, resolve, resolve_family
 
 CONTEXTS = (33, 200, 512, 2048)
-CACHES = ("auto", "f16")
+CACHES = ("auto", "f16", "f32")
 PROMPTS = ("One day a dog", "Tell me a story about the sea and the people who live by it.")
 
 

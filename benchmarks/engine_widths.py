@@ -12,7 +12,7 @@ A contestant is ``llama`` or ``rows`` (ONNX Runtime with edge-spec's kernels), a
 
     llama@FOLDER            the libllama.so in FOLDER instead of the installed one, compiled for other instructions
     rows@avx2               one variant of the kernels and of attention, which this processor must support
-    rows:kv_k=f16,kv_v=f16  settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp with its defaults
+    rows:kv_k=f32,kv_v=f32  settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp with its defaults
 
 Leave ``OMP_WAIT_POLICY`` unset: ``passive`` costs llama.cpp a third of its speed at one row, and our kernels nothing.
 All processes stay loaded, and one computes at a time. Rounds alternate between them and between widths, so that noise

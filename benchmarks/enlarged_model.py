@@ -23,7 +23,8 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Re
 from model_shapes import SHAPES, Shape, add_sizes, finish
 
 from edge_spec.models import inspect
-from edge_spec.models.gguf.trimmed import TARGET_FINGERPRINT
+from edge_spec.models.gguf.trimmed import TARGET_TOKENS
+from edge_spec.models.made_for import add_target
 
 __all__ = ["write_enlarged", "write_enlarged_head"]
 
@@ -72,11 +73,11 @@ def write_enlarged_head(path: Path, source: Path, target: Path, layer: Shape) ->
     small = _shape_of(reader)
     heads = _Heads.between(small, layer)
     writer = GGUFWriter(path, _HEAD)
-    _copy_fields(writer, reader, but=(f"{_HEAD}.", "general.architecture", TARGET_FINGERPRINT))
+    _copy_fields(writer, reader, but=(f"{_HEAD}.", "general.architecture", "edge_spec."))
     _add_shape(writer, reader, replace(layer, n_layers=1), small, reader.fields[f"{_HEAD}.context_length"].contents())
     writer.add_array(f"{_HEAD}.target_layers", reader.fields[f"{_HEAD}.target_layers"].contents())
     writer.add_uint32(f"{_HEAD}.target_hidden_size", layer.n_embd)
-    writer.add_string(TARGET_FINGERPRINT, inspect(target).fingerprint)
+    add_target(writer, reader.fields[TARGET_TOKENS].contents(), inspect(target))
     wide = _Wide(writer, {tensor.name: tensor for tensor in reader.tensors}, small.n_embd, layer.n_embd)
     wide.matrix("fc.weight", 3 * layer.n_embd, layer.n_embd, columns=wide.side_by_side(3))
     for name in ("blk.0.attn_norm", "blk.0.attn_norm_2", "output_norm"):

@@ -39,12 +39,14 @@ enum { SUMS = 12 };
 
 #define FIRST_512(x) _mm_cvtsi128_si32(_mm512_castsi512_si128(x))
 #define FIRST_256(x) _mm_cvtsi128_si32(_mm256_castsi256_si128(x))
-/* The least that goes through 16 bits: one multiplication and one addition per 32 products. */
+/* The least that goes through 16 bits: one multiplication and one addition per 32 or 64 products. */
 #define PAIRS(sum, a, b) _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, b))
+#define PAIRS_512(sum, a, b) _mm512_add_epi16(sum, _mm512_maddubs_epi16(a, b))
 
 DEFINE(avx512_vnni, "avx512f,avx512bw,avx512vl,avx512vnni", __m512i, _mm512_set1_epi32, _mm512_or_si512, FIRST_512,
        _mm512_dpbusd_epi32)
 DEFINE(avx512_vnni_256, "avx512f,avx512bw,avx512vl,avx512vnni,avx2", __m256i, _mm256_set1_epi32, _mm256_or_si256,
        FIRST_256, _mm256_dpbusd_epi32)
+DEFINE(avx512, "avx512f,avx512bw", __m512i, _mm512_set1_epi32, _mm512_or_si512, FIRST_512, PAIRS_512)
 DEFINE(avx2, "avx2", __m256i, _mm256_set1_epi32, _mm256_or_si256, FIRST_256, PAIRS)
 #endif

@@ -17,7 +17,7 @@ READ_BYTES = 128 << 20
 """Per thread; more than fits caches."""
 
 STEPS, PER_STEP = 2_000_000, 12
-PRODUCTS = {"avx512-vnni": 64, "avx512-vnni-256": 32, "avx2": 32}
+PRODUCTS = {"avx512-vnni": 64, "avx512-vnni-256": 32, "avx512": 64, "avx2": 32}
 """Products of bytes per instruction, by kernel variant."""
 
 

@@ -1,6 +1,6 @@
 """Milliseconds of a decode of one row, by how the cells of its text lie: in one piece, or in pieces of a pool.
 
-    python benchmarks/scattered_cells.py [MODEL [--cells 200,2000,8000] [--pieces 1,8,32] [--rounds 40] [--kv f32]]
+    python benchmarks/scattered_cells.py [MODEL [--cells 200,2000,8000] [--pieces 1,8,32] [--rounds 40] [--kv auto]]
     python benchmarks/scattered_cells.py [MODEL] --texts 2,16 [--tokens 2000] [--more 200]
 
 The first one reads a text of so many tokens and decodes a row behind it with the tiles of 16 cells in order and in
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--cells", default="200,2000,8000")
     parser.add_argument("--pieces", default="1,8,32", help="tiles in a piece")
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--kv", default="f32", help="the type of the cache")
+    parser.add_argument("--kv", default="auto", help="the type of the cache")
     parser.add_argument("--texts", help="write so many answers side by side instead")
     parser.add_argument("--tokens", type=int, default=2000)
     parser.add_argument("--more", type=int, default=200)

@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--draft", help="the drafter for that")
     parser.add_argument("--intermediate")
     parser.add_argument("--draft-limit", type=int, help="the most tokens drafted for a text")
-    parser.add_argument("--kv", default="f32", help="the type of the cache")
+    parser.add_argument("--kv", default="auto", help="the type of the cache")
     options = parser.parse_args()
     options.sizes = [int(size) for size in options.answers.split(",")]
     n_ctx = options.tokens + 256 if options.reading is None else max(options.sizes) * options.reading + 16

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import click
 from platformdirs import user_data_path
 
 from edge_spec.chat import ChatSession
-from edge_spec.chat.saving import read_record
+from edge_spec.chat.saving import other_types, read_record, saved_profile
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.interrupt import interruptible
 from edge_spec.cli.options import load_arguments, model_options, speculation_option
@@ -94,22 +96,61 @@ def command(**values: Any) -> None:
     if is_interactive and os.environ.get("TERM") != "dumb":
         # Import before loading the model, whose budget includes the program.
         reader = _terminal_reader(None if values["no_history"] else data, display, color=not is_plain)
-    arguments = load_arguments(values)
-    with interruptible(lambda: load(**arguments), lambda: False) as model:
-        if is_interactive:
-            display.show(_greeting(model))
-        for note in model.notes:
-            display.notice(in_options(note))
-        # A script saves no conversation, unless it continues one.
-        keeps = (is_interactive and not values["no_history"]) or values["resume"]
-        session, autosave = begin(model, values, options, data if keeps else None, display)
+    # A script saves no conversation, unless it continues one.
+    keeps = (is_interactive and not values["no_history"]) or values["resume"]
+    kept = data if keeps else None
+    with _OneModel(load_arguments(values), display, greets=is_interactive) as opened:
+        session, autosave = begin(opened.open(_continued(values, kept)[0]), values, options, kept, display)
 
         def on_answer(reply: Reply) -> None:
             if values["stats"]:
-                print_summary(model, reply)
+                print_summary(opened.model, reply)
 
-        conversation = Conversation(session, reader=reader, display=display, autosave=autosave, on_answer=on_answer)
+        def model_for(path: Path) -> TextModel:
+            return opened.open_for(path) if values["kv"] is None else opened.model
+
+        conversation = Conversation(
+            session, reader=reader, display=display, autosave=autosave, on_answer=on_answer, model_for=model_for
+        )
         converse(conversation)
+
+
+class _OneModel(ExitStack):
+    """The model of a chat. A context manager that closes it.
+
+    Args:
+        arguments: of ``load``.
+        greets: say what the model is when it is first opened.
+    """
+
+    model: TextModel
+
+    def __init__(self, arguments: Mapping[str, Any], display: Display, *, greets: bool) -> None:
+        super().__init__()
+        self._arguments, self._display, self._greets = arguments, display, greets
+
+    def open(self, path: Path | None) -> TextModel:
+        """Open the model to go on with a saved conversation, if there is one; close the one that is open."""
+        self.close()
+        arguments = {**self._arguments, "session": path}
+        self.model = self.enter_context(interruptible(lambda: load(**arguments), lambda: False))
+        if self._greets:
+            self._display.show(_greeting(self.model))
+        self._greets = False
+        for note in self.model.notes:
+            self._display.notice(in_options(note))
+        return self.model
+
+    def open_for(self, path: Path) -> TextModel:
+        """Return the open model, or the same in the types of caches of a saved conversation, if those are others.
+
+        Raises:
+            OSError, EdgeSpecError: the file cannot be read, the open model stays; or the other cannot be opened.
+        """
+        if other_types(saved_profile(path), self.model.profile) is None:
+            return self.model
+        read_record(path, self.model)
+        return self.open(path)
 
 
 def _require_place(path: Path) -> None:
@@ -143,6 +184,19 @@ def _terminal_reader(data: Path | None, display: Display, *, color: bool) -> Rea
     return TerminalReader(history=history, completer=CommandCompleter(), color=color)
 
 
+def _continued(values: dict[str, Any], data: Path | None) -> tuple[Path | None, list[Path]]:
+    """Return the conversation to continue, None if there is none, and others without a name, the last one first."""
+    named = Path(values["session"]) if values["session"] is not None else None
+    unnamed = conversations_in(_folder(data)) if data is not None else []
+    if named is not None and named.exists():
+        return named, unnamed
+    return (unnamed[0], unnamed[1:]) if values["resume"] and unnamed else (None, unnamed)
+
+
+def _folder(data: Path) -> Path:
+    return data / "conversations"
+
+
 def begin(
     model: TextModel, values: dict[str, Any], options: dict[str, Any], data: Path | None, display: Display
 ) -> tuple[ChatSession, Autosave]:
@@ -151,14 +205,11 @@ def begin(
     Options take precedence over the file.
     """
     named = Path(values["session"]) if values["session"] is not None else None
-    folder = data / "conversations" if data is not None else None
+    folder = _folder(data) if data is not None else None
     way_out = "/save FILE tries another file" if sys.stdin.isatty() else ""
     autosave = Autosave(named, folder=folder, on_notice=display.notice, way_out=way_out)
     system = argument_text(values["system"], "--system") if values["system"] is not None else None
-    earlier = conversations_in(folder) if folder is not None else []
-    path = named if named is not None and named.exists() else None
-    if path is None and values["resume"] and earlier:
-        path, *earlier = earlier
+    path, earlier = _continued(values, data)
     if path is None:
         if values["resume"]:
             display.notice("there is no last conversation; this is a new one")

@@ -30,7 +30,7 @@ def command(as_json: bool) -> int:
     """
     found = read_configuration(os.environ)
     tables = (mistake for name in found.verbs for mistake in table_mistakes(verb(name), name, found))
-    # ``run`` has all options that may be set for all verbs.
+    # Every setting for all verbs is an option of ``run``.
     mistakes = [described(mistake) for mistake in (*common_mistakes(found, verb("run")), *tables)]
     folders = {
         "model-dir": str(models_in(_text(found.common.get("model-dir")))),

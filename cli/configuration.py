@@ -60,7 +60,7 @@ class Configuration:
 
 
 def read_configuration(environment: Mapping[str, str]) -> Configuration:
-    """Read the file and the variables; ``common_mistakes`` and ``table_mistakes`` say what may not stand there.
+    """Read the file and the variables; ``common_mistakes`` and ``table_mistakes`` check the settings.
 
     Raises:
         SettingsError: the file cannot be read, or is not TOML.

@@ -33,7 +33,7 @@ _FOLDER = click.Path(file_okay=False, readable=False)
 
 
 class ModelName(click.ParamType):  # type: ignore[type-arg]
-    """A path, or the name of a model on this computer, which becomes a path that knows its name."""
+    """A path, or the name of a model on this computer, which is converted to a path with that name attached."""
 
     name = "model"
 

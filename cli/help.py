@@ -101,7 +101,7 @@ def list_verbs(context: click.Context) -> None:
 
 
 class Count(click.types.IntParamType):
-    """A whole number of 1 or more.
+    """A whole number of at least 1.
 
     Args:
         otherwise: advice for values below 1.
@@ -113,7 +113,7 @@ class Count(click.types.IntParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         number = int(super().convert(value, param, ctx))
         if number < 1:
-            self.fail(": ".join(filter(None, (f"{number} is not 1 or more", self._otherwise))), param, ctx)
+            self.fail(": ".join(filter(None, (f"{number} is less than 1", self._otherwise))), param, ctx)
         return number
 
 

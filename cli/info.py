@@ -17,7 +17,7 @@ from edge_spec.library.description import Description, candidates_for, describe
 from edge_spec.library.stores import name_of
 from edge_spec.memory import format_size
 from edge_spec.models import resolve_family
-from edge_spec.models.heads import is_own_head
+from edge_spec.models.heads import head_of, is_own_head
 from edge_spec.sampling import SamplerSettings
 
 __all__ = ["command"]
@@ -76,7 +76,12 @@ def _as_json(found: Description) -> dict[str, Any]:
         "taken_back": dict(found.taken_back),
         "disk_bytes": dict(found.disk_bytes),
         "drafters": [
-            {"path": str(drafter.path), "name": drafter.name, "bytes": drafter.weight_bytes}
+            {
+                "path": str(drafter.path),
+                "name": drafter.name,
+                "bytes": drafter.weight_bytes,
+                "head": head_of(drafter),
+            }
             for drafter in found.drafters
         ],
         "chosen": [
@@ -96,6 +101,8 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         rows.append(("kind", f"{found.head}: it reads another model's hidden states{known}"))
     if file.trimmed is not None:
         rows.append(("kind", "a drafter with a part of its target's tokens"))
+        made_for = file.trimmed.target
+        rows.append(("made for", f"{made_for}, in any type of weights" if made_for else "one file alone"))
     if found.n_mtp_layers:
         rows.append(
             ("MTP layers", f"{found.n_mtp_layers}, which are not used: drafts come from other models and tables")
@@ -118,7 +125,8 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         said = ", ".join(_going_back(name, n) for name, n in found.taken_back.items())
         rows.append(("recurrent state", "; ".join(filter(None, (format_size(file.state_bytes), said)))))
     for number, drafter in enumerate(found.drafters):
-        said = f"{drafter.path} ({format_size(drafter.weight_bytes)})"
+        kind = head_of(drafter)
+        said = f"{drafter.path} ({format_size(drafter.weight_bytes)}{', ' if kind else ''}{kind})"
         rows.append(("" if number else "drafters", said))
     for choice in found.choices:
         faster = ", {:.2f} times as fast as plain decoding here ({:.2f} to {:.2f})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from edge_spec.cli.folders import model_dir_option, models_in
 from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import in_short, print_json, print_records
 from edge_spec.cli.printing import echo, one_line
-from edge_spec.engines.registry import why_none
+from edge_spec.controller.drafter_choice import ReadFile, own_drafter
+from edge_spec.engines.registry import AUTO, why_none
 from edge_spec.errors import EdgeSpecError, ModelNotFound
 from edge_spec.library.stores import Found, all_models
 from edge_spec.memory import format_size
-from edge_spec.models import Family, drafter_of, inspect, resolve_family
+from edge_spec.models import Family, inspect, resolve_family
 from edge_spec.models.catalogue import family_names
 from edge_spec.models.made_drafters import chosen_drafter
 
@@ -66,21 +68,23 @@ def _drafter(model: dict[str, Any]) -> str:
 
 
 def _described(folder: Path) -> Iterator[dict[str, Any]]:
+    # Each model asks for the same drafters.
+    read_file = cache(inspect)
     for name in family_names():
         try:
-            yield _facts(name, "the package", resolve_family(name))
+            yield _facts(name, "the package", resolve_family(name), read_file)
         except ModelNotFound:
             continue
     for found in all_models(folder, os.environ):
         try:
-            yield _facts(found.name, found.store, resolve_family(found.path))
+            yield _facts(found.name, found.store, resolve_family(found.path), read_file)
         except (EdgeSpecError, OSError) as error:
             yield _unreadable(found, str(error))
 
 
-def _facts(name: str, store: str, family: Family) -> dict[str, Any]:
-    target = inspect(family.target)
-    chosen, draft = chosen_drafter(target), drafter_of(target) or family.draft
+def _facts(name: str, store: str, family: Family, read_file: ReadFile) -> dict[str, Any]:
+    target = read_file(family.target)
+    chosen, (draft, _) = chosen_drafter(target), own_drafter(family, target, AUTO, read_file)
     speed_up = chosen.speed_up if chosen is not None else None
     return {
         "name": name,

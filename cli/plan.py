@@ -68,7 +68,9 @@ def as_json(found: Plan) -> dict[str, Any]:
         "profile": dict(found.profile) if found.profile is not None else None,
         "chosen": _candidate(found.chosen),
         "runners_up": [_candidate(other) for other in found.runners_up],
-        "instead": [{"arguments": dict(each.arguments), **_candidate(each.candidate)} for each in found.instead],
+        "alternatives": [
+            {"arguments": dict(each.arguments), **_candidate(each.candidate)} for each in found.alternatives
+        ],
         "thresholds": dict(found.thresholds),
         "least": {name: _least(found.least[name]) for name in found.thresholds},
         "speed_ups": found.speed_ups,
@@ -128,11 +130,11 @@ def _print(found: Plan) -> None:
         echo(f"\nexperts left on the disk, read when a token uses them: {_mib(paged_bytes)} MiB")
     if found.disk_bytes:
         echo(f"\non the disk, written when it is first loaded: {_mib(found.disk_bytes)} MiB in another order")
-    if found.runners_up or found.instead:
+    if found.runners_up or found.alternatives:
         echo("\nother options that fit:")
         for other in found.runners_up:
             echo(f"  {_mib(other.needed_bytes)} MiB  {other.described}")
-        for each in found.instead:
+        for each in found.alternatives:
             how = in_options(Sentence("with {options}", options=Arguments(each.arguments)))
             echo(f"  {_mib(each.candidate.needed_bytes)} MiB  {how}: {each.candidate.described}")
     echo("\nsmallest budgets:")

@@ -26,7 +26,7 @@ class Prompt(NamedTuple):
 
 
 def read_prompt(prompt: str | None, file: str | None, words: str | None = None, *, silent_s: float = 1.0) -> str:
-    """Return the prompt from ``-p``, ``-f`` or standard input, or what stands behind the model.
+    """Return the prompt from ``-p``, ``-f`` or standard input, or what follows the model.
 
     ``-p`` is the whole prompt, and standard input is not touched. ``words`` follow what a file or standard input holds,
     the latter only where it is a pipe or a file: another program's terminal, or nothing, is not waited for.
@@ -41,14 +41,14 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None, 
         raise click.UsageError("give the prompt with -p or with -f, not with both")
     if prompt is not None:
         if words is not None:
-            raise click.UsageError("give the prompt with -p or behind the model, not both")
+            raise click.UsageError("give the prompt with -p or after the model, not both")
         text = argument_text(prompt, "the prompt")
     elif file is not None and file != "-":
         text = _without_last_break(decoded(_bytes_of(file), file))
     elif words is not None and file is None and not _is_piped():
         text = ""
     elif sys.stdin is None or (file is None and sys.stdin.isatty()):
-        raise click.UsageError("no prompt; give one behind the model, with -p TEXT, -f FILE, or on standard input")
+        raise click.UsageError("no prompt; give one after the model, with -p TEXT, -f FILE, or on standard input")
     else:
         piped = _read_standard_input(asked_for=words is None, silent_s=silent_s)
         text = _without_last_break(decoded(piped, "standard input"))
@@ -62,7 +62,7 @@ def read_prompt(prompt: str | None, file: str | None, words: str | None = None, 
 
 
 def _without_last_break(text: str) -> str:
-    """Return a text without the line break that ``echo`` and editors put behind its last line."""
+    """Return a text without the line break that ``echo`` and editors put after its last line."""
     return text.removesuffix("\n").removesuffix("\r")
 
 

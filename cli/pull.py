@@ -24,7 +24,9 @@ from edge_spec.cli.printing import echo
 from edge_spec.cli.process import held_bytes, import_all
 from edge_spec.cli.wording import described
 from edge_spec.controller.candidates import Candidate
+from edge_spec.controller.drafter_choice import own_drafter
 from edge_spec.controller.options import require_n_ctx
+from edge_spec.engines.registry import AUTO
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel, VocabularyMismatch
 from edge_spec.extras import how_to_install
 from edge_spec.library.description import drafters_for
@@ -39,7 +41,7 @@ from edge_spec.library.wanted import Wanted, drafter_like, read_catalogue, wante
 from edge_spec.loading import plan, plan_files
 from edge_spec.memory import format_size
 from edge_spec.memory.budget import parse_memory
-from edge_spec.models import ModelFile, check_pair, inspect
+from edge_spec.models import Family, ModelFile, check_pair, inspect
 
 __all__ = ["command"]
 
@@ -263,6 +265,10 @@ def _about_drafters(what: Pull, files: dict[str, ModelFile], folder: Path) -> It
     """Yield sentences about a drafter that fits, or about where to find one."""
     if "draft" in files:
         yield "the drafter fits: both have the same tokens"
+        return
+    own, note = own_drafter(Family(target=files["target"].path), files["target"], AUTO)
+    if own is not None or note:
+        yield f"{own.name}, which was made for this model, drafts for it" if own is not None else note
         return
     here = drafters_for(files["target"], all_targets(folder, os.environ))
     if here:

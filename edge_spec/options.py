@@ -94,7 +94,7 @@ class Option:
             return "" if isinstance(value, bool) else "True or False"
         is_whole = self.kind is int
         if not has_kind(value, Integral if is_whole else Real) or not (is_whole or is_finite(value)):
-            return f"a {'whole' if is_whole else 'finite'} number{self._range and ' '}{self._range}"
+            return _number("whole" if is_whole else "finite", self._range)
         return "" if self.above < value <= self.at_most and value >= self.at_least else self._range
 
     @property
@@ -104,7 +104,7 @@ class Option:
             return f"above {self.above:g} and at most {self.at_most:g}"
         if self.at_most < math.inf:
             return f"from {self.at_least:g} to {self.at_most:g}"
-        return f"{self.at_least:g} or more" if self.at_least > -math.inf else ""
+        return f"at least {self.at_least:g}" if self.at_least > -math.inf else ""
 
 
 def python_option(help: str, **more: Any) -> Option:
@@ -230,8 +230,13 @@ def require_whole(name: str, value: Any, least: int, most: int, *, hint: str = "
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         is_too_large = isinstance(value, int) and value > most
-        wanted = f"from {least} to {most:,}" if most < _UNLIMITED or is_too_large else f"{least} or more"
-        raise SettingsError(f"is {written(value)} and must be a whole number {wanted}", argument=name, hint=hint)
+        wanted = f"from {least} to {most:,}" if most < _UNLIMITED or is_too_large else f"at least {least}"
+        raise SettingsError(f"is {written(value)} and must be {_number('whole', wanted)}", argument=name, hint=hint)
+
+
+def _number(kind: str, wanted: str) -> str:
+    """Return the words for a number of a kind in a range."""
+    return " ".join(filter(None, ("a", kind, "number", "of" * wanted.startswith("at least"), wanted)))
 
 
 def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ from edge_spec.foreign import read_json
 from edge_spec.models.inspection import inspect
 from edge_spec.models.split_files import is_later_part
 
-__all__ = ["MANIFEST", "Family", "family_names", "resolve", "resolve_family"]
+__all__ = ["MANIFEST", "Family", "family_names", "resolve", "resolve_family", "shipped_drafters"]
 
 _PREFERRED, _ALWAYS_THERE = "smollm2", "demo"
 """The default model: a real one if it is installed, else the one in the package."""
@@ -118,6 +118,17 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
 def family_names() -> tuple[str, ...]:
     """Return the names of the families that come with the package."""
     return _names(_package_folder())
+
+
+def shipped_drafters() -> list[Path]:
+    """Return the drafters that come with the package, also those whose targets are not installed."""
+    found = []
+    for manifest in sorted(_package_folder().glob(f"*/{MANIFEST}")):
+        with suppress(OSError, ValueError, AttributeError):
+            name = read_json(manifest).get("draft")
+            if isinstance(name, str) and (manifest.parent / name).is_file():
+                found.append(manifest.parent / name)
+    return found
 
 
 def _family_of(path: Path, package: Path) -> Family:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from edge_spec.errors import Sentence, UnsupportedModel
+from edge_spec.models.made_for import why_not_for
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
@@ -42,18 +43,24 @@ def is_own_head(file: ModelFile) -> bool:
 
 def reads(file: ModelFile, model: ModelFile) -> bool:
     """Return whether a file is a head on the hidden states of a model."""
-    return is_own_head(file) and file.trimmed is not None and file.trimmed.teacher == model.fingerprint
+    return is_own_head(file) and why_not_for(file, model) is None
 
 
 def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
     """Return numbers of the three layers of its target whose input a head reads, from 1 on.
 
+    Args:
+        file: of a head that edge-spec runs.
+
     Raises:
         UnsupportedModel: it was made for another model, or does not name three layers of this one.
     """
-    if not reads(file, target) or file.n_embd != target.n_embd:
+    why = why_not_for(file, target)
+    if why is None and file.n_embd != target.n_embd:
+        why = f"reads {file.n_embd} numbers of a layer, and {target.path.name} has {target.n_embd}"
+    if why is not None:
         raise UnsupportedModel(
-            f"{file.path.name} reads the hidden states of another model than {target.path.name}",
+            f"{file.path.name} {why}",
             hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
         )
     found = file.trimmed.target_layers if file.trimmed is not None else None

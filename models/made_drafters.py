@@ -2,7 +2,7 @@
 
 Both are in the user's data folder, ``drafters/FINGERPRINT``, the fingerprint being the target's (see ``inspect``): a
 made one as ``drafter.gguf`` next to its card, a chosen one as ``chosen.json``, which names a file elsewhere for each
-engine.
+engine. A made one also serves the other files of its target's model.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = [
     "forget_drafter",
     "made_drafter",
     "made_drafter_folder",
+    "made_drafters",
 ]
 
 _FILE, _CHOICE = "drafter.gguf", "chosen.json"
@@ -36,9 +37,18 @@ _FILE, _CHOICE = "drafter.gguf", "chosen.json"
 
 def made_drafter_folder(target: ModelFile) -> Path:
     """Return the folder for the drafter of a model, which need not exist."""
+    return _folder() / target.fingerprint
+
+
+def made_drafters() -> list[Path]:
+    """Return the drafters that were made for any model."""
+    return sorted(_folder().glob(f"*/{_FILE}"))
+
+
+def _folder() -> Path:
     from platformdirs import user_data_path
 
-    return user_data_path("edge-spec") / "drafters" / target.fingerprint
+    return user_data_path("edge-spec") / "drafters"
 
 
 def made_drafter(target: ModelFile) -> Path | None:

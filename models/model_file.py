@@ -130,7 +130,7 @@ def kv_cache_bytes(file: ModelFile, n_ctx: int, kv_k: str = "f16", kv_v: str = "
         SettingsError: an unknown type, a context below 1, or rows that a type's blocks do not divide.
     """
     if n_ctx < 1:
-        raise SettingsError(f"is {n_ctx} and must be 1 or more", argument="n_ctx")
+        raise SettingsError(f"is {n_ctx} and must be at least 1", argument="n_ctx")
     n_cells = n_ctx + -n_ctx % CTX_STEP
     stored = (("kv_k", kv_k), ("kv_v", kv_v))[: 1 if file.latent_attention else 2]
     return n_cells * sum(

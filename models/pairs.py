@@ -80,7 +80,7 @@ def _listed(target: ModelFile, drafter: ModelFile) -> KeptTokens:
     assert trimmed is not None
     if trimmed.of != target.vocabulary.tokens_hash:
         raise VocabularyMismatch(
-            f"{drafter.path.name} cannot draft for {target.path.name}: its list of tokens belongs to another target",
+            f"{drafter.path.name} cannot draft for {target.path.name}: it lists tokens of another vocabulary",
             hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
         )
     try:

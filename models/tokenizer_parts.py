@@ -163,7 +163,7 @@ class _Ways:
     Attributes:
         bounded: those of what has an end.
         endless: repetitions without an end that follow each other, each of which may take any part of a text.
-        fails: whether something behind the last of these may fail, so that it is tried at every length.
+        fails: whether something after the last of these may fail, so that it is tried at every length.
         least: letters that it takes at least.
     """
 
@@ -299,17 +299,17 @@ def _check_charsmap(raw: bytes) -> float:
         seen.add(place)
         steps = place ^ letters
         if place >= len(units) or int(steps.max()) >= len(units):
-            raise _Unbounded("its Precompiled leads out of its own table")
+            raise _Unbounded("its Precompiled normalizer points outside of its own table")
         taken = steps[(units[steps] & 0x800000FF) == letters]
         for step in map(int, taken):
             following = step ^ int(offsets[step])
             waiting.append(following)
             if (units[step] >> 8) & 1:
                 if following >= len(units):
-                    raise _Unbounded("its Precompiled leads out of its own table")
+                    raise _Unbounded("its Precompiled normalizer points outside of its own table")
                 start = int(units[following]) & 0x7FFFFFFF
                 if start > len(texts) or (texts[start : start + 1] >= b"\x80" and texts[start : start + 1] < b"\xc0"):
-                    raise _Unbounded("its Precompiled leads out of its own texts")
+                    raise _Unbounded("its Precompiled normalizer points outside of its own texts")
     if longest > _LONGEST_PIECE:
         raise _Unbounded(f"its Precompiled makes {longest} letters of one")
     return longest

@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import pytest
 from letters import LetterTokenizer
-from table_model import TableModel, random_table
+from watched_table import watch
 
 from edge_spec import Reply, TextModel, errors
 from edge_spec.controller.options import LoadOptions
@@ -23,6 +23,7 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 
@@ -35,7 +36,7 @@ class Gated(TableModel):
         self.stop_at = stop_at
         self.reached, self.gate = threading.Event(), threading.Event()
         self._cancel = self.pool.cancel
-        self.pool.watch = self._wait
+        watch(self, self._wait)
         self.pool.cancel = self._open  # type: ignore[method-assign]
 
     def _wait(self, parts: Any, is_decode: bool) -> None:
@@ -403,7 +404,7 @@ def test_who_interrupts_a_reply_has_cancelled_it(error: type[BaseException], rea
                 pass
 
     interrupting = TableModel(TABLE, n_ctx=400)
-    interrupting.pool.watch = interrupted
+    watch(interrupting, interrupted)
     with text_model(interrupting) as model:
         reply = model.generate(tokens=[1], seed=3, max_tokens=80, ignore_eos=True)
         asked.append(reply)

@@ -9,11 +9,14 @@ from typing import Any
 
 import jsonschema
 import pytest
+from modes_agree import check_modes_agree, questions
 
 import edge_spec
 from edge_spec import ChatSession, TextModel
 from edge_spec.errors import BudgetExceeded
+from edge_spec.llama_cpp.quantize import quantize
 from edge_spec.loading import plan, possible_modes
+from edge_spec.models import inspect, resolve
 
 pytestmark = pytest.mark.long
 
@@ -82,6 +85,19 @@ def test_every_mode_writes_what_the_model_writes_alone(
     assert all(len(reply) > 3 for reply in written[engine, "off"])
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K_M"])
+def test_its_head_drafts_for_it_in_other_types_of_weights(kind: str, tmp_path: Path, probe_cache: Path) -> None:
+    """Without being asked to, and without a change of the text."""
+    other, engine = tmp_path / f"{kind}.gguf", "onnx"
+    quantize(inspect(resolve("smollm2")), other, kind, requantize=True, n_threads=1)
+    modes = possible_modes(other, engine=engine)
+    assert {"sequence", "tree"} <= set(modes)
+    asked, look = questions(PROMPTS, (0, 0.8), max_tokens=28), lambda mode, model: None
+    replies = check_modes_agree(modes, asked, look, other, engine=engine, cache_dir=probe_cache)
+    done = [reply.statistics for reply in replies["sequence"]]
+    assert sum(each.accepted for each in done) > 0.2 * sum(each.rounds for each in done)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_it_writes_several_texts_as_each_alone(engine: str, probe_cache: Path) -> None:
     prompts = [*PROMPTS, "Why is the sky blue?", "Name three animals.", "Hi!"]
@@ -132,14 +148,14 @@ def test_several_answers_are_the_single_ones(auto: TextModel) -> None:
 def test_an_engine_without_its_head_is_not_compared_in_a_plan(probe_cache: Path) -> None:
     found = plan("smollm2", memory="221MiB", held_bytes=0, speculation="sequence", cache_dir=probe_cache)
     assert found.chosen.mode.name == "sequence"
-    assert all(each.candidate.stage == "tables" for each in found.instead)
+    assert all(each.candidate.stage == "tables" for each in found.alternatives)
 
 
 def test_the_options_that_bring_the_drafter_are_told(probe_cache: Path) -> None:
     asked: dict[str, Any] = {"held_bytes": 60 << 20, "cache_dir": probe_cache}
     least = plan("smollm2", memory="1GiB", **asked).thresholds["drafter"]
     found = plan("smollm2", memory=least, **asked)
-    (told,) = found.instead
+    (told,) = found.alternatives
     assert (found.chosen.stage, told.candidate.stage) == ("tables", "drafter")
     assert plan("smollm2", memory=least, **asked, **told.arguments).chosen == told.candidate
 

@@ -32,7 +32,7 @@ LEVELS = (
     ("sampling", "models"),
     ("speculation", "llama_cpp"),
     ("engines", "generation"),
-    ("controller", "library", "model_info"),
+    ("controller", "library", "model_info", "testing"),
     ("chat",),
     ("model",),
     ("loading", "evaluation"),
@@ -104,10 +104,11 @@ def test_what_runs_models_imports_nothing_of_the_laboratory() -> None:
 
 
 def test_nothing_lies_in_the_package_that_nobody_reaches() -> None:
-    """From the names that people import, the verbs of the command and the engines."""
+    """From the modules that people import, the verbs of the command and the engines."""
     command = root()
     verbs = (f"edge_spec.cli.{name}" for name in command.list_commands(click.Context(command)))
-    starts = ("edge_spec", "edge_spec.__main__", "edge_spec.cli", "edge_spec.cli.llm_plugin", "edge_spec.cli.frozen")
+    people = ("edge_spec", "edge_spec.testing", "edge_spec.__main__", "edge_spec.cli")
+    starts = (*people, "edge_spec.cli.llm_plugin", "edge_spec.cli.frozen")
     names = {*starts, *verbs, *(type(engine).__module__ for engine in engines())}
     reached = reached_from(IMPORTS, names & set(PRODUCT))
     alone = {name for name, path in PRODUCT.items() if name not in reached and path.name != "__init__.py"}

@@ -124,7 +124,7 @@ def _load(conversation: Conversation, argument: str) -> None:
     # Save first: it may be the file to load.
     autosave.save(conversation.session, at_the_end=True)
     with _about(path):
-        session = autosave.load(conversation.session.model, path, here=autosave.is_named)
+        session = autosave.load(conversation.model_for(path), path, here=autosave.is_named)
     conversation.take(session)
     where = "; it is saved there from now on" if autosave.is_named else ""
     conversation.display.notice(f"{came_back(session, path)}{where}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
 
 from edge_spec.chat import ChatSession
+from edge_spec.chat.chat_model import ChatModel
 from edge_spec.cli.interrupt import hears_interrupts, silent_keys
 from edge_spec.cli.terminal.autosave import Autosave
 from edge_spec.cli.terminal.display import Display
@@ -48,6 +50,8 @@ class Conversation:
 
     Args:
         on_answer: called after every answer.
+        model_for: returns the model to go on with a saved conversation, which may be opened anew for that; if None it
+            is the one that is open.
 
     Attributes:
         copies: what ``/save`` has written.
@@ -65,6 +69,7 @@ class Conversation:
         display: Display,
         autosave: Autosave,
         on_answer: Callable[[Reply], object] = lambda reply: None,
+        model_for: Callable[[Path], ChatModel] | None = None,
     ) -> None:
         self.reader = reader
         self.display = display
@@ -75,6 +80,7 @@ class Conversation:
         self.is_over = False
         self.last_text = ""
         self._on_answer = on_answer
+        self._model_for = model_for
         self._use(session)
 
     def answer(self, reply: Reply) -> None:
@@ -110,11 +116,22 @@ class Conversation:
             raise SettingsError("nothing has been said yet", hint="there is nothing to edit")
         return asked[-1]
 
+    def model_for(self, path: Path) -> ChatModel:
+        """Return the model to go on with a saved conversation; without one, the turn is the last.
+
+        Raises:
+            OSError, EdgeSpecError: the file cannot be read, or the model not be opened.
+        """
+        try:
+            return self._model_for(path) if self._model_for is not None else self.session.model
+        finally:
+            self.is_over = self.session.model.worker.is_closed
+
     def take(self, session: ChatSession) -> None:
         """Continue with another conversation."""
         self.session.close()
         self._use(session)
-        self.last_reply = None
+        self.last_reply, self.is_over = None, False
 
     def _use(self, session: ChatSession) -> None:
         self.session = session

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,13 +18,14 @@ from typing import Any, BinaryIO
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Message
-from edge_spec.errors import BAD_RECORD, BudgetExceeded, EdgeSpecError, Sentence, StateError
+from edge_spec.errors import BAD_RECORD, Arguments, BudgetExceeded, EdgeSpecError, Sentence, StateError
 from edge_spec.foreign import BAD_ARCHIVE, open_regular, parse_json
 from edge_spec.generation.suspended_caches import SuspendedCaches
 from edge_spec.models.beside import write_whole
+from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.speculation.language_model import NumericsProfile
 
-__all__ = ["read_record", "restore", "save", "to_json", "to_markdown"]
+__all__ = ["other_types", "read_record", "restore", "save", "saved_profile", "to_json", "to_markdown"]
 
 StrPath = str | os.PathLike[str]
 
@@ -33,6 +35,10 @@ _FORMAT = "edge-spec conversation"
 _TEXT, _CACHES = "conversation.json", "caches/"
 _SMALL_TEXT_BYTES = 1 << 18
 """A conversation of this size fits the reserve of the budget."""
+
+_BEGINNING_BYTES = 1 << 14
+_PROFILE = re.compile(rb'\{"format": "[^"]*", "version": \d+, "profile": (\{[^{}]*\})')
+"""The beginning of a record: its profile stands before what was said."""
 
 _LARGEST_TEXT_BYTES = 64 << 20
 _MEMORY_PER_BYTE = 48
@@ -117,7 +123,7 @@ def restore(kind: Callable[..., Any], model: ChatModel, path: StrPath, on_notice
             return session
         caches, departs = None, False
         if saved["name"] != model.profile.name:
-            on_notice(f"{path} was saved with other settings of the engine; {_READ_AGAIN}")
+            on_notice(_other_settings(os.fspath(path), saved, model.profile))
             departs = True
         elif record["cached"]:
             states = _states(Path(path), model)
@@ -132,6 +138,33 @@ def restore(kind: Callable[..., Any], model: ChatModel, path: StrPath, on_notice
         raise StateError(f"{path} cannot be continued: {error.message}", hint=error.hint) from None
     except BAD_RECORD as error:
         raise _damaged(path) from error
+
+
+def other_types(saved: Mapping[str, Any], profile: NumericsProfile) -> tuple[str, str] | None:
+    """Return the types of keys and values in the facts of a saved profile; None if they are those of ``profile``, are
+    no types, or if it is of another engine or model."""
+    here = {"engine": profile.engine, **dict(profile.facts)}
+    kinds = str(saved.get("kv")).split("/")
+    is_same = all(saved.get(name) == here.get(name) for name in ("engine", "file"))
+    if not is_same or saved.get("kv") == here.get("kv") or len(kinds) != 2 or not {*kinds} <= KV_TYPES.keys():
+        return None
+    return kinds[0], kinds[1]
+
+
+def _other_settings(path: str, saved: Mapping[str, Any], profile: NumericsProfile) -> str:
+    """Return a sentence about a profile that is not the one that a conversation was saved under."""
+    kinds = other_types(saved, profile)
+    if kinds is None:
+        return f"{path} was saved with other settings of the engine; {_READ_AGAIN}"
+    return Sentence(
+        "{path} was saved with keys and values cached as {kinds} instead of {here}; {again}, and {instead} would avoid "
+        "that",
+        path=path,
+        kinds="/".join(kinds),
+        here=dict(profile.facts)["kv"],
+        again=_READ_AGAIN,
+        instead=Arguments(zip(("kv_k", "kv_v"), kinds, strict=True)),
+    )
 
 
 def read_record(path: StrPath, model: ChatModel) -> dict[str, Any]:
@@ -155,6 +188,19 @@ def read_record(path: StrPath, model: ChatModel) -> dict[str, Any]:
             hint="use the release that wrote it, or a newer one",
         )
     return record
+
+
+def saved_profile(path: StrPath) -> dict[str, str]:
+    """Return the facts of the numerics profile that a conversation was saved under, before a model is loaded for it.
+
+    Only the beginning is read. If it does not tell, or cannot be read, there are no facts: ``restore`` says why.
+    """
+    with suppress(*BAD_ARCHIVE, *BAD_RECORD), open_regular(Path(path)) as opened, zipfile.ZipFile(opened) as archive:
+        with archive.open(_TEXT) as text:
+            found = _PROFILE.match(text.read(_BEGINNING_BYTES))
+        facts = parse_json(found[1]) if found else {}
+        return {name: value for name, value in facts.items() if isinstance(value, str)}
+    return {}
 
 
 def _record_in(file: BinaryIO, model: ChatModel) -> Any:
@@ -188,7 +234,7 @@ def _states(path: Path, model: ChatModel) -> dict[str, bytes] | None:
 
 
 def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return an entry. Read it in chunks: in one piece, it would be in memory three times."""
+    """Return the content of an entry, read in chunks: in one piece it would be in memory three times."""
     with archive.open(entry) as file:
         return b"".join(iter(lambda: file.read(_CHUNK_BYTES), b""))
 
@@ -196,13 +242,13 @@ def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 def _damaged(path: StrPath) -> StateError:
     if _is_transcript(Path(path)):
         return StateError(
-            f"{path} is a transcript, which is only for reading", hint="load what was saved as a conversation (.chat)"
+            f"{path} is a transcript for people to read", hint="load what was saved as a conversation (.chat)"
         )
     return StateError(f"{path} is damaged, or not a conversation", hint="load another file")
 
 
 def _is_transcript(path: Path) -> bool:
-    """Return whether a file begins as what ``to_markdown`` or ``to_json`` returns."""
+    """Return whether a file begins like the output of ``to_markdown`` or ``to_json``."""
     begins = [f"## {title}\n".encode() for title in _TITLES.values()]
     with suppress(OSError), open_regular(path) as file:
         head = file.read(64)

@@ -10,13 +10,15 @@ from edge_spec.controller.options import LoadOptions
 from edge_spec.controller.plan import Alternative, Plan
 from edge_spec.speculation.modes import MODES
 
-__all__ = ["alternatives"]
+__all__ = ["find_alternatives"]
 
 Planned = Callable[[Mapping[str, Any]], Candidate | None]
 """Returns what is chosen with these arguments in place of those that were given; None if nothing fits."""
 
 
-def alternatives(asked: LoadOptions, found: Plan, engines: Iterable[str], planned: Planned) -> Iterator[Alternative]:
+def find_alternatives(
+    asked: LoadOptions, found: Plan, engines: Iterable[str], planned: Planned
+) -> Iterator[Alternative]:
     """Yield what leads to more drafters, for each stage above the chosen one, and then what to a longer context.
 
     Args:

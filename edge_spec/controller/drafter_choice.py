@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from edge_spec.engines.registry import AUTO, engines, usable
 from edge_spec.engines.registry import engine as engine_of
-from edge_spec.errors import SettingsError, UnsupportedModel
-from edge_spec.models import Family, ModelFile, drafter_of, inspect
-from edge_spec.models.heads import is_own_head, reads
+from edge_spec.errors import ModelFileError, SettingsError, UnsupportedModel, VocabularyMismatch
+from edge_spec.models import Family, ModelFile, check_pair, drafter_of, inspect
+from edge_spec.models.catalogue import shipped_drafters
+from edge_spec.models.heads import is_own_head, reads, require_a_model
+from edge_spec.models.made_drafters import made_drafters
+from edge_spec.models.made_for import why_not_for
 from edge_spec.speculation.modes import Mode
 
 __all__ = ["ReadFile", "check_head", "own_drafter", "own_intermediate"]
@@ -23,8 +28,8 @@ def own_drafter(
 ) -> tuple[Path | None, str]:
     """Return the default drafter of a model: the chosen one, the one made here, or its family's.
 
-    A head is passed over where its target does not give hidden states, and that of a family whose target is another
-    file than the one that taught it.
+    Else it is one that was made here for another file of the same model, or that comes with edge-spec. Passed over are
+    drafters that were made for another model or cannot be read, and heads of targets that give no hidden states.
 
     Args:
         engine: as asked for.
@@ -33,17 +38,37 @@ def own_drafter(
         Its file, None if there is none, and a sentence about what was passed over, if anything.
     """
     note = ""
-    for path in (drafter_of(target, engine, read_file), family.draft):
-        if path is None:
-            continue
-        file = read_file(path)
-        why = _why_not(file, target, engine)
+    own = [path for path in (drafter_of(target, engine, read_file), family.draft) if path is not None]
+    for path in chain(own, _made_for(target, read_file)):
+        why = _why_passed_over(path, target, engine, read_file)
         if why is None:
-            if path == family.draft and file.trimmed is not None and file.trimmed.teacher != target.fingerprint:
-                return None, f"{path.name} is not used: {target.path.name} is not the file that it was made for"
             return path, note
-        note = f"{path.name} is not used: it {why}"
+        note = f"{path.name} is not used: {why}"
     return None, note
+
+
+def _made_for(target: ModelFile, read_file: ReadFile) -> Iterator[Path]:
+    """Yield drafters that were made for a file of the same model as the target's."""
+    for path in (*made_drafters(), *shipped_drafters()):
+        fits = False
+        with suppress(ModelFileError, OSError):
+            file = read_file(path)
+            fits = file.trimmed is not None and why_not_for(file, target) is None
+        if fits:
+            yield path
+
+
+def _why_passed_over(path: Path, target: ModelFile, engine: str, read_file: ReadFile) -> str | None:
+    """Return why a drafter that nobody asked for cannot draft for a target; None if nothing is known against it."""
+    try:
+        file = read_file(path)
+        require_a_model(file)
+        why = why_not_for(file, target) or _why_not(file, target, engine)
+        if why is None and file.trimmed is not None:
+            check_pair(target, file)
+    except (ModelFileError, VocabularyMismatch) as error:
+        return error.message
+    return why and f"it {why}"
 
 
 def own_intermediate(family: Family, draft: Path | None, read_file: ReadFile = inspect) -> Path | None:

@@ -84,6 +84,13 @@ class LoadKeywords(TypedDict, total=False):
     ]
     kv_k: Annotated[str, Option("Type of cached keys; `auto` leaves it to the engine.", flag="--kv")]
     kv_v: Annotated[str, Option("Type of cached values.", flag="--kv")]
+    session: Annotated[
+        StrPath | None,
+        python_option(
+            "A saved conversation that the model is to go on with: types of caches that you do not give are those that "
+            "it was saved with, where the memory has room for them. It may be a file that is not there yet."
+        ),
+    ]
     n_threads: Annotated[
         int, Option("Threads, at most those of the processor; 0 for the number of cores.", flag="--threads")
     ]
@@ -148,6 +155,7 @@ class LoadOptions:
     min_n_ctx: int | None = None
     texts: int = 1
     memory: str | int | None = None
+    session: StrPath | None = None
     cache_dir: Path | str | None = "default"
     on_wait: Callable[[str], None] = ignore
     on_progress: Progress = ignore
@@ -156,7 +164,7 @@ class LoadOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("model", "draft", "intermediate", "cache_dir"):
+        for name in ("model", "draft", "intermediate", "session", "cache_dir"):
             if getattr(self, name) is not None:
                 require_path(name, getattr(self, name))
         require_whole("texts", self.texts, 1, 1 << 20)

@@ -166,7 +166,7 @@ class Plan:
         gains: what each stage has brought on this device, where that was measured.
         pays: what needs least of the ways that pay, by stage, as far as that was measured.
         disk_bytes: bytes written to the disk before the chosen candidate first runs.
-        instead: what other options would bring in this budget, in drafters or in context.
+        alternatives: what other options would bring in this budget, in drafters or in context.
     """
 
     chosen: Candidate
@@ -179,7 +179,7 @@ class Plan:
     gains: Mapping[str, Gain] = field(default_factory=dict)
     pays: Mapping[str, Candidate] = field(default_factory=dict)
     disk_bytes: int = 0
-    instead: tuple[Alternative, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def engine(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter, own_intermediate, verifier_of
@@ -115,6 +116,24 @@ class Request:
             return f"{draft.path.name} drafts for the {verifier} model only"
         why = engines[verifier].why_not_drafter(draft, self.files[verifier])
         return why and f"{draft.path.name} {why}"
+
+    def in_types_of(self, profile: Mapping[str, str]) -> Request:
+        """Return the same request with the types of cached keys and values of a numerics profile of the same model.
+
+        Types that the user gave stay. Those of the profile are not fixed: memory may have room for smaller ones only.
+
+        Args:
+            profile: its facts, and the name of the engine as ``engine``; any text may stand there.
+        """
+        engine, kinds = self.engines["target"][0], profile.get("kv", "").split("/")
+        is_same = (profile.get("engine"), profile.get("file")) == (engine.name, self.target.fingerprint)
+        if not is_same or {"kv_k", "kv_v"} & self.fixed or len(kinds) != 2:
+            return self
+        with suppress(SettingsError):
+            settings = replace(self.settings, kv_k=kinds[0], kv_v=kinds[1])
+            if not {"kv_k", "kv_v"} & {*engine.unused(settings)} and engine.resolve(self.target, settings):
+                return replace(self, settings=settings)
+        return self
 
     def without(self, role: str, why: str) -> Request:
         """Return the same request without the first choice of a role."""

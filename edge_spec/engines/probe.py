@@ -256,7 +256,7 @@ def _widths_alike(
             if single and len(runs[0]) < 2:
                 continue
             if model.capabilities.rollback < ANYWHERE:
-                # A state stays at the end of what was read at once, to which each width goes back.
+                # A recurrent model has a state at the end of a prefill, and each width goes back to that.
                 model.rollback(0)
                 watch.prefill(model, ahead[:start])
             else:
@@ -552,7 +552,7 @@ def _takes_trees(model: CachedPath[Any], text: Sequence[int], depth: int) -> boo
     alone = model.decode(Tree.sequence((root, side, deep)[: n - 1])).copy()
     model.rollback(model.n_past)
     branch = together[[0, 2, 3][: n - 1]]
-    # What is no number is so whatever it is compared with: that says nothing of trees.
+    # A NaN differs from everything it is compared with, so it says nothing about trees.
     if model.settings.exact:
         return np.array_equal(branch, alone, equal_nan=True)
     numbers = alone[np.isfinite(alone)]

@@ -185,7 +185,7 @@ def _faults(child: subprocess.Popen[bytes] | None, files: Sequence[_Tried]) -> t
 
 
 def _ended(child: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, str, str]:
-    """Return what a child has said, what a file did to it, as a clause, and what others did to it; empty if nothing."""
+    """Return what a child has printed, and clauses that say what its file and other programs did to it."""
     try:
         said, _ = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

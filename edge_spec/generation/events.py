@@ -117,7 +117,7 @@ class EventLog:
             )
 
     def ended(self, text: str) -> None:
-        """The reply has ended, and ``text``, which had been held back, belongs to it."""
+        """End the reply with ``text``, which had been held back."""
         # A round that was cancelled half-way had taken some tokens.
         text = "".join(self._texts) + text
         self._texts.clear()

@@ -162,7 +162,7 @@ class ReplyOptions:
 
 
 def _options_of(keywords: type) -> dict[str, Option]:
-    """Return the options of a list, those of the sampler behind its own."""
+    """Return the options of a list, followed by those of the sampler."""
     own = options_of(keywords, ReplyOptions)
     return {name: option for name, option in own.items() if name not in SAMPLER_OPTIONS} | SAMPLER_OPTIONS
 

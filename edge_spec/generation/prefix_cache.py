@@ -232,7 +232,7 @@ class PrefixCache:
                 if n >= _WORTH_SHARING:
                     found.append(_Beginning(place, min(n, n_past), n))
         best = max((each for each in found if each.n >= _WORTH_SHARING), key=lambda each: each.n, default=found[0])
-        # Whoever waits for a few tokens is written behind the others, in decodes of its own at the end.
+        # Whoever waits for a few tokens is written after the others, in decodes of its own at the end.
         return best._replace(n_soon=max(each.n_soon for each in found))
 
     def _text_of(self, owner: object) -> Sequence[int]:
@@ -355,7 +355,7 @@ class PrefixCache:
     # --- spill
 
     def spill(self, n: int, spare: Speculator | None = None) -> bool:
-        """Free ``n`` cells, or those of one text that nobody writes; whether there was anything to free.
+        """Free ``n`` cells, or those of one text that nobody writes; return whether there was anything to free.
 
         Texts of no owner go first; then there are more cells, as far as memory allows; then texts are suspended that
         were used least recently.
@@ -366,7 +366,7 @@ class PrefixCache:
         return self._gives_way(owner, text)
 
     def suspend(self, owner: object) -> Speculator:
-        """Copy the text of an owner out of its cells; returns its place, which is free."""
+        """Copy the text of an owner out of its cells; return the text, which is free for another owner."""
         text = self._idle[owner]
         # What cannot be suspended is read again later.
         with suppress(EdgeSpecError, MemoryError):
@@ -418,14 +418,14 @@ class PrefixCache:
         text.drafter.evict()
 
     def _frees(self, text: Speculator, n: int, spare: Speculator | None = None) -> bool:
-        """Have cells free for ``n`` more tokens of a text; whether there are."""
+        """Free cells for ``n`` more tokens of a text; return whether there are enough."""
         while (lacking := self.pool.n_more(text.model, n) - self.pool.n_free) > 0:
             if not self.spill(lacking, spare):
                 return False
         return True
 
     def _has_room(self, text: Speculator | None, spare: Speculator | None = None) -> bool:
-        """Have memory for what one more text takes besides cells, which is to be written; whether there is."""
+        """Free memory for what one more text takes besides cells; return whether there is enough."""
         if self.target.text_bytes and not (text is not None and text.model.n_past):
             while not self.claims(1):
                 if not self._gives_way(*self._next_to_go(spare)):
@@ -481,7 +481,7 @@ class PrefixCache:
         return self._planned.setdefault(pool, pool.n_cells)
 
     def _claimed(self, n_bytes: int, *, is_needed: bool = True) -> bool:
-        """Claim so many bytes beyond the plan; whether they can be had. What is held stays claimed if not."""
+        """Claim so many bytes beyond the plan; return whether they are free. If not, what is held stays claimed."""
         try:
             if is_needed or n_bytes <= self.limit_bytes:
                 self.ledger.set(*TEXTS, n_bytes)
@@ -493,7 +493,11 @@ class PrefixCache:
         return False
 
     def _grow(self, n: int, *, is_needed: bool) -> bool:
-        """Have ``n`` more cells, if the budget has room for them; for what is only kept no more than it may take."""
+        """Add ``n`` cells if the budget has room for them; return whether it has.
+
+        Args:
+            is_needed: no text can be suspended instead. Otherwise small steps do not pay, and copies have a limit.
+        """
         pool = self.pool
         most = self._planned_of(pool) + self.target.most_texts * pool.n_ctx
         # For what is only kept small steps are not worth it.
@@ -505,7 +509,7 @@ class PrefixCache:
         return False
 
     def _resized(self, pool: Pool, n_cells: int, *, is_needed: bool = True) -> bool:
-        """Have so many cells in a pool; whether there is memory for them."""
+        """Resize a pool; return whether there is memory for it."""
         with suppress(MemoryError):
             further = (n_cells - pool.n_cells) * pool.cell_bytes
             if self._claimed(self._beyond() + further, is_needed=is_needed):

@@ -93,7 +93,7 @@ class PromptBuilder:
     def tokenize(self, text: str, *, add_special: bool = True, controls: bool = True) -> list[int]:
         """Token ids of a text, with ``add_special`` after those that begin every text, unless it begins with the first.
 
-        What a tokenizer adds at the end of a text is left out: behind a prompt it would end the reply.
+        What a tokenizer adds at the end of a text is left out: after a prompt it would end the reply.
 
         Args:
             controls: names of control tokens in it become these tokens, as far as no message said them.
@@ -113,7 +113,7 @@ class PromptBuilder:
 
     @cached_property
     def _n_behind(self) -> int:
-        """How many tokens the tokenizer adds behind a text."""
+        """How many tokens the tokenizer adds after a text."""
         text, whole = (self._tokenizer.tokenize("a", add_special=each) for each in (False, True))
         start = next((n for n in range(len(whole)) if text and whole[n : n + len(text)] == text), None)
         return len(whole) - start - len(text) if start is not None else 0
@@ -147,7 +147,7 @@ class PromptBuilder:
         return max(1, *(len(self.spelling(token)) for token in range(self._n_vocab)))
 
     def tokenize_answer(self, content: str, opening: str = "") -> list[int]:
-        """Token ids of an answer behind its opening: names of control tokens are text in it, but for its own marks."""
+        """Token ids of an answer after its opening: names of control tokens are text in it, but for its own marks."""
         n = len(opening) if content.startswith(opening) else 0
         own = own_marks(content)
         said = {start - n for start, _ in self._controls.places(content) if start >= n and start not in own}

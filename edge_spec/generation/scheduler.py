@@ -58,15 +58,15 @@ class Scheduler(Workload[TextSequence]):
 
     Args:
         looks_after_memory: whether memory is looked after while nobody waits.
-        explained: makes more of what ends a reply for its reader.
+        explained: returns the error that a reader sees, given the one that ended the reply.
 
     Attributes:
         target: the target, its texts, and the drafter.
         vocabulary: what tokens stand for.
-        worker: the thread that makes the steps. Everything else here belongs to it, or to who has paused it.
+        worker: the thread that makes the steps. Only it may use the scheduler, or whoever has paused it.
         prefix_cache: which cells and copies serve texts to come.
         guard: keeps replies inside the memory.
-        rows: what the target has computed, by what for: ``prompt``s, the next token of a ``text``, and ``draft``s.
+        rows: number of rows that the target has computed, by purpose: ``prompt``, ``text`` (its next token), ``draft``.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Scheduler(Workload[TextSequence]):
         self.worker.close(end_all)
 
     def look_after_memory(self) -> bool:
-        """Give memory back or take some again, see ``MemoryGuard``; whether it was looked, since nobody writes."""
+        """Give memory back or take some again, see ``MemoryGuard``; return False if replies are being written."""
         if self.is_idle:
             self.prefix_cache.shrink()
             self.guard.between_replies()
@@ -217,7 +217,7 @@ class Scheduler(Workload[TextSequence]):
         return True
 
     def _drop_unwanted(self) -> bool:
-        """End replies that were cancelled, or whose time is up; whether there was one."""
+        """End replies that were cancelled, or whose time is up; return whether there was one."""
         over = [each for each in (*self._live, *self._waiting) if each.claim.has_to_stop]
         for sequence in over:
             try:
@@ -236,7 +236,7 @@ class Scheduler(Workload[TextSequence]):
         return sequence.n_ahead < _MOST_AHEAD and len(text.text) < text.model.n_ctx
 
     def _follow_target(self) -> bool:
-        """If another target continues the texts, and holds fewer of them, the youngest wait; whether there is one."""
+        """Preempt the youngest texts if another target holds fewer; return whether the target has changed."""
         if self.target.pool is self._pool:
             return False
         self._pool = self.target.pool
@@ -265,7 +265,7 @@ class Scheduler(Workload[TextSequence]):
                     return
 
     def _makes_room(self, wanted: Sequence[TextSequence], readers: Sequence[Reader]) -> bool:
-        """Preempt a reply that nobody reads on, for one that waits; whether there was one."""
+        """Preempt a reply that nobody is reading, for one that waits; return whether there was one."""
         left = [each for each in self._live if each not in wanted and each.claim.is_left(readers, _PATIENCE_S)]
         if left:
             self._preempt(left[-1])
@@ -447,7 +447,7 @@ class Scheduler(Workload[TextSequence]):
         return False
 
     def _moves_on(self, sequence: TextSequence) -> bool:
-        """Take something out of a full context; whether anything could go."""
+        """Take something out of a full context; return whether that was possible."""
         text = _place_of(sequence)
         tokens = list(text.text)
         try:

@@ -25,7 +25,7 @@ class ThoughtMarks:
     """How a family marks its thoughts.
 
     Attributes:
-        opening, closing: what stands before a thought, and behind it.
+        opening, closing: what stands before a thought, and after it.
         between: what stands between its end and what follows.
         answer: what stands before an answer.
     """

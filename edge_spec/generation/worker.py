@@ -74,7 +74,7 @@ class Workload(ABC, Generic[A]):
 
     @abstractmethod
     def step(self, waits: Sequence[Wait[A]]) -> bool:
-        """Advance what is waited for, and others with it; whether anything could be advanced."""
+        """Advance the sequences that are waited for, and others with them; return whether any could be advanced."""
 
     @abstractmethod
     def look_after_memory(self) -> object:
@@ -384,9 +384,9 @@ def _fail(wait: Wait[Any], error: BaseException) -> None:
 
 
 def _look_after(workload: Workload[Any], was_logged: bool) -> bool:
-    """Look after memory; returns whether an unexpected error has been logged: only the first one is.
+    """Look after memory; return whether an unexpected error has been logged, now or before: only the first one is.
 
-    A look that fails is not the last one: memory may be needed more then.
+    After a failure it is tried again: memory may be needed more then.
     """
     try:
         workload.look_after_memory()

@@ -11,9 +11,10 @@ from edge_spec.engines.registry import engines
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import EdgeSpecError
 from edge_spec.library.stores import all_targets
-from edge_spec.models import Family, ModelFile, check_pair, inspect, made_drafter
+from edge_spec.models import Family, ModelFile, check_pair, inspect
+from edge_spec.models.catalogue import shipped_drafters
 from edge_spec.models.heads import head_of, is_own_head, n_mtp_layers
-from edge_spec.models.made_drafters import Choice, choices
+from edge_spec.models.made_drafters import Choice, choices, made_drafters
 from edge_spec.models.split_files import is_gguf
 
 __all__ = ["Description", "candidates_for", "describe", "drafters_for"]
@@ -100,7 +101,7 @@ def candidates_for(family: Family, models: Path, environment: Mapping[str, str])
     """
     target = inspect(family.target)
     chosen = [choice.path for choice in choices(target)]
-    near = [family.draft, family.intermediate, made_drafter(target), *chosen]
+    near = [family.draft, family.intermediate, *chosen, *made_drafters(), *shipped_drafters()]
     beside = sorted(filter(is_gguf, family.target.parent.iterdir()))
     found = [*(path for path in near if path is not None), *beside, *all_targets(models, environment)]
     return [path for path in found if path != family.target]

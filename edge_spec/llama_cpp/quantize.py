@@ -73,7 +73,7 @@ def quantize(
     # The library would say so on standard error, in its own words.
     if damaged := without_numbers(source.tensors):
         raise UnsupportedModel(
-            f"{damaged} of {source.path.name} holds what is no number", hint="the file is damaged; get it again"
+            f"{damaged} of {source.path.name} has values that are not numbers", hint="the file is damaged; get it again"
         )
     n_bytes = _size(source, kind, n_threads=n_threads, requantize=requantize)
     room = shutil.disk_usage(out.absolute().parent).free

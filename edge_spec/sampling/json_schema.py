@@ -346,7 +346,7 @@ def _require_exact(value: Any, place: str) -> None:
         _require_exact(each, place)
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not _is_number(value):
-            _fail(place, "a number in it is infinite, no number, or too long for JSON", "write a finite number")
+            _fail(place, "a number in it is infinite, NaN, or too long for JSON", "write a finite number")
         if abs(value) >= _EXACT or (isinstance(value, float) and float(f"{value:.15g}") != value):
             _fail(place, f"{_shown(value)} has more than 15 digits", "round it")
 

@@ -261,9 +261,9 @@ _WANTED = {
     "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
     "literal_error": "must be one of {expected}",
-    "too_short": "must have {min_length} or more items",
+    "too_short": "must not be empty",
     "too_long": "must have at most {max_length} items",
-    "greater_than_equal": "must be {ge:g} or more",
+    "greater_than_equal": "must be at least {ge:g}",
     "less_than_equal": "must be at most {le:g}",
     "string_pattern_mismatch": "must be 1 to 128 letters, digits, dots, dashes and underscores",
 }

@@ -82,7 +82,7 @@ class Job:
     def replies(self, model: TextModel) -> Replies:
         """Return the replies, which are written together where the engine can.
 
-        The second to a prompt is drawn as a retry of the first.
+        The second reply to a prompt is drawn like a retry of the first.
         """
         return model.replies(self.prompts, n=self.n, next_limit=(lambda: 0) if self.plainly else None, **self.asked)
 

@@ -43,7 +43,7 @@ class WorkQueue:
             ApiError: 429 with ``Retry-After`` if the queue is full, 503 if the server is stopping.
         """
         self.refuse_if_closed()
-        # Requests that have joined begin as soon as one is free.
+        # Waiting requests for which a place is free already do not count: they are about to begin.
         if self.n_waiting >= self._max_waiting + self._at_once - self.n_answered:
             seconds = min(_MAX_RETRY_S, max(1, round(self._mean_s * self.n_waiting / self._at_once)))
             raise ApiError(

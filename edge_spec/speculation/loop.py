@@ -97,7 +97,7 @@ class Speculator:
         self.drafter.begin(self._target.text, view)
 
     def read(self, most: int | None = None) -> bool:
-        """Read what the models have not read of the text, or ``most`` tokens each; whether all is read now."""
+        """Read what the models have not read of the text, or ``most`` tokens each; return whether all is read."""
         return all([self._target.read(most), self.drafter.read(most)])
 
     def unread(self, most: int) -> Sequence[int]:
@@ -117,7 +117,7 @@ class Speculator:
             ends: called with every picked token; says whether the text ends with it.
         """
         target, draft, tree = self._target, prepared.draft, prepared.tree
-        # Since the decode other texts may have been finished.
+        # Other texts of the same decode may have been finished meanwhile.
         prepared.watch.restart()
         with self._undone_on_error:
             path, picked = walk(tree, len(tree) - len(draft) - 1, rows, self._pick, self.text, ends)

@@ -58,7 +58,7 @@ class Text:
         return cursor
 
     def since(self, cursor: Cursor) -> list[int]:
-        """Return the tokens behind a cursor, and move it to the end."""
+        """Return the tokens after a cursor, and move it to the end."""
         tokens = self.tokens[cursor.place :]
         cursor.place = len(self.tokens)
         return tokens

@@ -19,7 +19,7 @@ class KeptTokens:
         ids: token id of each column, ascending, ``[n_kept]``.
         n_vocab: size of the whole vocabulary.
         own: the other model's own id of each column, ascending, ``[n_kept]``; by default 0, 1, 2, ...
-        other: its own id that stands for all tokens that are not kept; by default the one behind the kept ones.
+        other: its own id that stands for all tokens that are not kept; by default the one after the kept ones.
 
     Attributes:
         ids, n_vocab, own: as given.

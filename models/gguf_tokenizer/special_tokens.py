@@ -19,7 +19,7 @@ class SpecialTokens:
 
     Args:
         names: token ids by name.
-        takes_before, takes_behind: tokens that take the white space before or behind them.
+        takes_before, takes_behind: tokens that take the white space before or after them.
     """
 
     def __init__(

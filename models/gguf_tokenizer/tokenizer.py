@@ -213,7 +213,7 @@ class GGUFTokenizer(ListedTokens):
 
 
 def _joints(vocabulary: GGUFVocabulary) -> re.Pattern[str]:
-    """Return where text is cut into words that never are parts of one token: before spaces, behind most characters."""
+    """Return where text is cut into words that never are parts of one token: before spaces, after most characters."""
     merges = (merge.replace(b" ", b"") for merge in vocabulary.merges if merge.find(SPACE, 1) > 0)
     joined = merges if vocabulary.merges else (text for text in vocabulary.texts if text.find(SPACE, 1) > 0)
     before = set("\u2581")

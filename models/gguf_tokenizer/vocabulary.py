@@ -143,9 +143,9 @@ class GGUFVocabulary:
         splits: how texts are cut into words; None where they are not.
         bos, eos, unknown: tokens that begin and end texts, and that replace text without a token; -1 for none.
         adds_bos, adds_eos: whether ``bos`` and ``eos`` stand around every text.
-        adds_space: whether a space is put before a text, and behind each special token.
+        adds_space: whether a space is put before a text, and after each special token.
         ends: the tokens that end a reply.
-        takes_before, takes_behind: special tokens that take the white space before or behind them.
+        takes_before, takes_behind: special tokens that take the white space before or after them.
 
     Raises:
         UnsupportedModel: the vocabulary contradicts itself.

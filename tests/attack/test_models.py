@@ -262,7 +262,7 @@ def test_a_model_that_computes_no_numbers_says_so(
     model = sound()
     shape, kind, raw = model.tensors["output_norm.weight"]
     model.tensors["output_norm.weight"] = (shape, kind, b"\0\0\xc0\x7f" * (len(raw) // 4))
-    said = "nan.gguf has computed what is no number (NaN): output_norm.weight holds some; its weights are damaged"
+    said = "nan.gguf has computed NaN instead of a number: output_norm.weight holds some; its weights are damaged"
     outcome = forked(run(model.write(home / "nan.gguf"), "--raw", "--engine", engine), seconds=_BUSY_S)
     assert outcome.code == 1 and said in outcome.err
 

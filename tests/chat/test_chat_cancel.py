@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from chat_world import chat_model, chat_table
-from table_model import TableModel
 
 import edge_spec
 from edge_spec import Reply, TextModel
 from edge_spec.errors import Cancelled
 from edge_spec.speculation.drafters.model import ModelDrafter
+from edge_spec.testing import TableModel
 
 LONG = "Tell me a long story about a dog and a cat and a house."
 

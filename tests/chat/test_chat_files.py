@@ -192,7 +192,7 @@ def test_a_transcript_is_called_one(load: Callable[..., TextModel], tmp_path: Pa
         session.send("Hello!").read()
         for name, text in (("a.md", to_markdown(session.messages)), ("a.json", to_json(session.messages))):
             (tmp_path / name).write_text(text, "utf-8")
-            with pytest.raises(StateError, match=rf"{re.escape(name)} is a transcript, which is only for reading"):
+            with pytest.raises(StateError, match=rf"{re.escape(name)} is a transcript for people to read"):
                 ChatSession.load(model, tmp_path / name)
         session.close()
     (tmp_path / "other.md").write_text("# Hello\n", "utf-8")

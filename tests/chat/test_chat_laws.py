@@ -12,7 +12,6 @@ import pytest
 from chat_world import LETTERS, N_VOCAB, chat_model, chat_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_model import TableModel, random_table
 
 from edge_spec import TextModel
 from edge_spec.chat import ChatSession
@@ -22,6 +21,7 @@ from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
+from edge_spec.testing import TableModel, random_table
 
 pytestmark = pytest.mark.long
 

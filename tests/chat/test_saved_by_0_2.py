@@ -15,6 +15,7 @@ import pytest
 
 import edge_spec
 from edge_spec.chat import ChatSession
+from edge_spec.chat.saving import saved_profile
 from edge_spec.engines.onnx.kernels import available
 
 pytestmark = pytest.mark.long
@@ -30,11 +31,13 @@ def test_a_conversation_goes_on(name: str, speculation: str, tmp_path: Path, pro
     if engine == "onnx" and available() is not None:
         pytest.skip("the kernels were not built")
     mode = expected["speculation"] if speculation == "as saved" else "auto"
+    path = shutil.copy(FOLDER / name, tmp_path)
     given: dict[str, Any] = {"engine": engine, "n_ctx": expected["n_ctx"], "n_threads": 1, "cache_dir": probe_cache}
-    with edge_spec.load("demo", speculation=mode, **given) as model:
+    with edge_spec.load("demo", speculation=mode, session=path, **given) as model:
+        assert dict(model.profile.facts)["kv"] == saved_profile(path)["kv"]
         if model.profile.name != expected["profile"]:
             pytest.skip("what rounds is something else on this device")
-        session = ChatSession.load(model, shutil.copy(FOLDER / name, tmp_path))
+        session = ChatSession.load(model, path)
         reply = session.send("And?")
         reply.read()
         assert reply.token_ids == expected["token_ids"]

@@ -22,7 +22,7 @@ from edge_spec.cli.terminal.autosave import Autosave, conversations_in
 from edge_spec.cli.terminal.conversation import Conversation
 from edge_spec.cli.terminal.conversation_loop import converse
 from edge_spec.cli.terminal.display import PlainDisplay
-from edge_spec.errors import StateError
+from edge_spec.errors import BudgetExceeded, StateError
 from edge_spec.model import TextModel
 from edge_spec.models.beside import beside
 
@@ -283,6 +283,25 @@ def test_what_is_written_while_a_conversation_is_loaded_is_not_written_over(
     assert questions(model, path) == ["first", "last"]
     assert f"another program has written {path}" in played.said
     assert questions(model, tmp_path / "a-2.chat") == ["first", "second"]
+
+
+def test_a_chat_that_loses_its_model_is_saved_and_over(tmp_path: Path, probe_cache: Path) -> None:
+    path, reader = tmp_path / "a.chat", Script("one", f"/load {tmp_path / 'b.chat'}", "two")
+    display = PlainDisplay(io.StringIO(), notes := io.StringIO())
+    autosave = Autosave(path, on_notice=display.notice)
+    given: dict[str, Any] = {"speculation": "off", "n_ctx": 256, "n_threads": 1, "cache_dir": probe_cache}
+    with edge_spec.load("demo", **given) as lost:
+
+        def model_for(path: Path) -> TextModel:
+            lost.close()
+            raise BudgetExceeded("the model", needed_bytes=2, allowed_bytes=1, hint="close something")
+
+        session = lost.chat(seed=3, max_tokens=5)
+        converse(Conversation(session, reader=reader, display=display, autosave=autosave, model_for=model_for))
+    assert "close something" in notes.getvalue()
+    assert len(reader.drafts) == 2
+    with edge_spec.load("demo", **given) as model:
+        assert questions(model, path) == ["one"]
 
 
 def test_a_conversation_that_loads_its_own_file_stays_in_it(play: Play, model: TextModel, tmp_path: Path) -> None:

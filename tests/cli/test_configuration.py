@@ -89,7 +89,7 @@ def test_folders_are_settings(said: Callable[..., str], tmp_path: Path, monkeypa
     [
         ("memory 3", "config.toml is not TOML", 1),
         ("[plna]\nmemory = 3", "config.toml: there is no verb 'plna' for [plna]", 1),
-        ("ctx = -3", "config.toml: ctx is -3 and must be a whole number 2 or more; leave it out", 1),
+        ("ctx = -3", "config.toml: ctx is -3 and must be a whole number of at least 2; leave it out", 1),
         ("memroy = 3", "'memroy' cannot be set for all verbs; these can: model", 1),
         ("[plan]\nmemroy = 3", "[plan] has 'memroy', which is not one of its options; see `edge-spec plan --help`", 1),
         ("ctx = 'many'", "config.toml: ctx is 'many': 'many' is not a number of tokens; write 4096, or 4096+ for", 1),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gguf_files import write_gguf
+from head_files import write_head
 
 from edge_spec.cli import main
 from edge_spec.engines.onnx.transcription.cache import transcribe
@@ -68,6 +71,29 @@ def test_a_damaged_model_is_listed_with_what_is_wrong(said: Callable[..., str], 
     (found,) = [each for each in records(said("list", "--json", "--model-dir", str(tmp_path))) if each["problem"]]
     assert (found["name"], found["architecture"]) == ("broken", "unusable")
     assert "ends too early" in found["problem"]
+
+
+def test_a_head_is_told_for_every_file_of_its_model(said: Callable[..., str], tmp_path: Path) -> None:
+    """It was made here for another file than this one, whose weights have another type."""
+    (tmp_path / "models").mkdir()
+    path = write_gguf(tmp_path / "models" / "tiny.gguf", n_layers=6)
+    made_for = replace(inspect(path), fingerprint="f" * 32)
+    head = tmp_path / "edge-spec" / "drafters" / made_for.fingerprint / "drafter.gguf"
+    head.parent.mkdir(parents=True)
+    write_head(head, made_for, np.arange(9, 99), (1, 2, 5))
+    named = f"llama with 6 layers of width {made_for.n_embd}"
+    assert f"\nmade for         {named}, in any type of weights\n" in said("info", str(head))
+    assert f"{head} (1 MiB, an EAGLE-3 head)" in said("info", str(path))
+    (facts,) = records(said("info", str(path), "--json"))
+    assert [(each["path"], each["head"]) for each in facts["drafters"]] == [(str(head), "an EAGLE-3 head")]
+    found = {each["name"]: each for each in records(said("list", "--json", "--model-dir", str(path.parent)))}
+    assert found["tiny"]["draft"] == str(head)
+    # Of another model it is not told, and refused where it is asked for.
+    other = write_gguf(tmp_path / "models" / "other.gguf", n_layers=7)
+    assert str(head) not in said("info", str(other))
+    refused = said("run", str(other), "--draft", str(head), "-p", "Hi", code=1)
+    expected = f"drafter.gguf was made for {named}, and other.gguf is {named.replace('6', '7', 1)}"
+    assert expected in refused and len(refused.splitlines()) == 1
 
 
 def test_info_in_json_and_in_words_agree(said: Callable[..., str]) -> None:

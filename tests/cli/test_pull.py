@@ -10,18 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 from fake_hub import FakeHub, fake_hub
 from gguf_files import write_gguf
+from head_files import write_head
 
 from edge_spec.cli import main
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.library.partial import interrupted
 from edge_spec.loading import possible_modes
-from edge_spec.models import resolve_family
+from edge_spec.models import inspect, resolve_family
 
 pytestmark = pytest.mark.long
 
@@ -79,6 +82,24 @@ def test_a_model_is_pulled_found_and_removed(hub: FakeHub, home: Path, capsys: p
     assert "tiny is removed" in said(capsys, "rm", "tiny")
     assert "holds no model 'tiny'" in said(capsys, "rm", "tiny", code=1)
     assert "demo comes with edge-spec" in said(capsys, "rm", "demo", code=1)
+
+
+@pytest.mark.skipif(available() is not None, reason="the kernels were not built")
+def test_a_model_is_pulled_without_a_drafter_where_one_was_made_for_it(
+    hub: FakeHub, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_gguf(home / "tiny.gguf", n_layers=6)
+    head = home / "edge-spec" / "drafters" / ("f" * 32) / "drafter.gguf"
+    head.parent.mkdir(parents=True)
+    write_head(head, replace(inspect(path), fingerprint="f" * 32), np.arange(9, 99), (1, 2, 5))
+    hub.repositories = {"org/tiny-GGUF": {"tiny-Q4_0.gguf": path.read_bytes()}}
+    asked = ("pull", "org/tiny-GGUF", "--ctx", "256", "--as", "tiny", "--yes")
+    about = said(capsys, *asked, "--dry-run")
+    assert "drafter.gguf, which was made for this model, drafts for it" in about
+    assert "here: speculation sequence," in about
+    said(capsys, *asked)
+    assert "sequence" in possible_modes("tiny")
+    path.unlink()
 
 
 def test_pull_and_plan_state_one_minimum(hub: FakeHub, home: Path) -> None:

@@ -11,7 +11,6 @@ from gguf_files import write_gguf
 from lone_text import lone_text
 from published_models import publish
 from published_weights import read_weights
-from table_model import TableModel, random_table
 
 from edge_spec.engines.base import Engine, Estimator, OpenedModel, Opener
 from edge_spec.engines.onnx.kernels import why_slow
@@ -28,6 +27,7 @@ from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
 
 DRAFT = resolve_family("demo").draft
 assert DRAFT is not None
@@ -220,16 +220,25 @@ def test_the_profile_is_known_as_soon_as_a_model_was_opened_once(each: Engine, g
 
 
 @EACH
-def test_a_smaller_cache_takes_less_and_there_is_an_end(each: Engine, gguf: ModelFile) -> None:
-    settings = small()
+@pytest.mark.parametrize(("asked", "n_sizes"), [("auto", {"llama": 2, "onnx": 1}), ("f32", {"llama": 2, "onnx": 2})])
+def test_a_smaller_cache_takes_less_and_there_is_an_end(
+    each: Engine, gguf: ModelFile, asked: str, n_sizes: dict[str, int]
+) -> None:
+    settings = small(kv_k=asked, kv_v=asked)
     with each.estimator() as estimator:
         sizes = [estimator.footprint(gguf, settings).kv_cache_bytes]
         while smaller := each.smaller_caches(gguf, settings):
             assert smaller[0] != ("q4_0", "q4_0")
             settings = replace(settings, kv_k=smaller[0][0], kv_v=smaller[0][1])
             sizes.append(estimator.footprint(gguf, settings).kv_cache_bytes)
-    assert len(sizes) == 2
-    assert sizes[1] < sizes[0]
+    assert len(sizes) == n_sizes[each.name]
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == len(sizes)
+
+
+@EACH
+def test_the_types_that_auto_stands_for_are_told(each: Engine, gguf: ModelFile) -> None:
+    own = each.resolve(gguf, small())
+    assert each.auto_kv in (f"{own.kv_k}/{own.kv_v}", own.kv_k if own.kv_k == own.kv_v else None)
 
 
 @EACH

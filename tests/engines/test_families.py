@@ -70,7 +70,7 @@ def on_llama(path: Path) -> Rows:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_llama_cpp_and_of_the_formulas(tmp_path: Path, family: str) -> None:
     path = write_gguf(tmp_path / "model.gguf", kinds=FLOAT_KINDS, **FAMILIES[family])
-    settings = ModelSettings(n_ctx=96, n_threads=1, trees=True)
+    settings = ModelSettings(n_ctx=96, n_threads=1, trees=True, kv_k="f32", kv_v="f32")
     pool, found = open_onnx(transcribe(inspect(path), tmp_path / "cache"), settings, file="x", cache_dir=None)
     model = lone_text(pool)
     assert found.capabilities.identity == "bitwise"
@@ -145,7 +145,7 @@ def logits_of(path: Path, folder: Path) -> Rows | None:
         source = transcribe(inspect(path), folder)
     except UnsupportedModel:
         return None
-    settings = ModelSettings(n_ctx=96, n_threads=1, exact=False)
+    settings = ModelSettings(n_ctx=96, n_threads=1, exact=False, kv_k="f32", kv_v="f32")
     pool, _ = open_onnx(source, settings, file="x", cache_dir=None)
     model = lone_text(pool)
     rows = rows_of(model, [8])

@@ -12,7 +12,7 @@ import pytest
 from gguf.quants import dequantize, quantize
 from head_files import random_head, write_head
 from lone_text import lone_text
-from modes_agree import check_modes_agree
+from modes_agree import check_modes_agree, questions
 
 import edge_spec
 from edge_spec.chat.session import ChatSession
@@ -24,7 +24,9 @@ from edge_spec.engines.onnx.pool import OnnxPath
 from edge_spec.engines.onnx.transcription.head import HIDDEN, _tables, hidden_rows_tail
 from edge_spec.engines.registry import engine
 from edge_spec.errors import BackendError, SettingsError, StateError, UnsupportedModel
-from edge_spec.models import ModelFile, inspect, resolve_family
+from edge_spec.llama_cpp.quantize import quantize as write_quantized
+from edge_spec.loading import possible_modes
+from edge_spec.models import ModelFile, inspect, made_drafter_folder, resolve_family
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.tree import Tree
@@ -41,7 +43,9 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
 @pytest.fixture(scope="module")
 def kept() -> np.ndarray:
     """So few tokens that a head without any training guesses right now and then."""
-    with edge_spec.load("demo", engine="onnx", n_ctx=256, n_threads=1, speculation="off") as model:
+    with edge_spec.load(
+        "demo", engine="onnx", n_ctx=256, n_threads=1, speculation="off", kv_k="f32", kv_v="f32"
+    ) as model:
         replies = [model.generate("Tell me a story.", seed=seed, max_tokens=80) for seed in range(3)]
         written = {token for reply in replies for token in (reply.read(), reply.token_ids)[1]}
     return np.array(sorted(written)[::2], np.int64)
@@ -338,6 +342,27 @@ def test_text_is_identical_with_a_head(
         assert sum(reply.statistics.accepted for reply in replies[mode]) > 5
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K_M", "F16"])
+def test_a_head_drafts_for_a_model_in_every_type_of_weights(
+    kind: str, head: Path, tmp_path: Path, probe_cache: Path, prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody asks for it: it was made here for another file of the model."""
+    monkeypatch.setattr("platformdirs.user_data_path", lambda name: tmp_path)
+    write_quantized(TARGET, other := tmp_path / f"other-{kind}.gguf", kind, requantize=True, n_threads=1)
+    given: dict[str, Any] = {"engine": "onnx", "cache_dir": probe_cache}
+    assert "sequence" not in possible_modes(other, **given)
+    asked = questions(prompts[:4], (0, 0.9), max_tokens=40)
+    modes, look = ("off", "sequence", "tree", "auto"), lambda mode, model: None
+    replies = check_modes_agree(modes, asked, look, other, draft=head, **given)
+    assert sum(reply.statistics.accepted for mode in ("sequence", "tree") for reply in replies[mode]) > 0
+    made = made_drafter_folder(TARGET) / "drafter.gguf"
+    made.parent.mkdir(parents=True)
+    made.write_bytes(head.read_bytes())
+    found = check_modes_agree(("sequence", "auto"), asked, look, other, **given)
+    assert found["sequence"][0].token_ids == replies["off"][0].token_ids
+    assert found["sequence"][0].statistics.drafted == replies["sequence"][0].statistics.drafted > 0
+
+
 @pytest.mark.parametrize("leaf", ["head", "ngram"])
 def test_an_intermediate_model_has_a_head_of_its_own_or_ngrams(
     leaf: str, kept: np.ndarray, tmp_path: Path, probe_cache: Path, prompts: list[str]
@@ -451,7 +476,9 @@ def test_what_a_head_cannot_do_is_said(head: Path, tmp_path: Path, probe_cache: 
     assert family.draft is not None
     other = tmp_path / "other.gguf"
     write_head(other, inspect(family.draft), kept, (1, 1, 1))
-    with pytest.raises(UnsupportedModel, match="another model"):
+    with pytest.raises(
+        UnsupportedModel, match=r"^other\.gguf was made for llama with .*, and target-q4_0\.gguf is llama"
+    ):
         edge_spec.load(TARGET.path, draft=other, **given)
     for layers in ((2, 4, 8), (0, 4, 7), (-1, 4, 7)):
         write_head(other, TARGET, kept, layers)

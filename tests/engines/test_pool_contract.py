@@ -12,7 +12,6 @@ import pytest
 from hybrid_files import HybridFiles
 from logits_rows import next_row
 from lone_text import lone_text
-from table_model import TableModel, random_table
 
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
@@ -25,6 +24,7 @@ from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.pool import TILE, Pool
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.testing import TableModel, random_table
 
 TARGET = inspect(resolve_family("demo").target)
 TABLE = random_table(600, order=1, seed=1)

@@ -48,7 +48,7 @@ def test_weights_that_are_no_numbers_are_refused_in_one_line(
     tensor = next(each for each in source.tensors if each.name == "output_norm.weight")
     raw[tensor.offset : tensor.offset + 4] = b"\0\0\xc0\x7f"
     (tmp_path / "nan.gguf").write_bytes(raw)
-    with pytest.raises(UnsupportedModel, match=r"output_norm\.weight of nan\.gguf holds what is no number"):
+    with pytest.raises(UnsupportedModel, match=r"output_norm\.weight of nan\.gguf has values that are not numbers"):
         quantize(inspect(tmp_path / "nan.gguf"), tmp_path / "out.gguf", "Q8_0", n_threads=1)
     assert capfd.readouterr().err == ""
     assert not (tmp_path / "out.gguf").exists()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from random_cases import Case
 from random_choices import RandomChoices
 from speculator_replies import step
-from table_model import TableModel
 
 from edge_spec.engines.llama.pool import LlamaPath
 from edge_spec.engines.llama.settings import context_parameters
@@ -30,6 +29,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel
 
 pytestmark = pytest.mark.long
 

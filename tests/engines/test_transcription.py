@@ -61,7 +61,8 @@ def on_llama(path: Path, tokens: list[int], *, flash: bool) -> np.ndarray[Any, A
 
 
 def on_onnx(source: Transcription, tokens: list[int], **values: Any) -> np.ndarray[Any, Any]:
-    pool, _ = open_onnx(source, ModelSettings(**({"n_ctx": 96, "n_threads": 1} | values)), file="x", cache_dir=None)
+    exact: dict[str, Any] = {"n_ctx": 96, "n_threads": 1, "kv_k": "f32", "kv_v": "f32"}
+    pool, _ = open_onnx(source, ModelSettings(**(exact | values)), file="x", cache_dir=None)
     model = lone_text(pool)
     rows = rows_of(model, tokens)
     model.close()

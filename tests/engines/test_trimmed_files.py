@@ -99,7 +99,7 @@ def test_the_list_of_tokens_must_fit_the_target(tmp_path: Path) -> None:
     assert kept.ids.tolist() == [3, 5, 900]
     assert kept_tokens(target, inspect(draft)) is None
     other = inspect(write_trimmed(draft, tmp_path / "other.gguf", [3, 5], target, vocabulary="0" * 32))
-    with pytest.raises(VocabularyMismatch, match=r"other\.gguf cannot draft .*belongs to another target") as caught:
+    with pytest.raises(VocabularyMismatch, match=r"other\.gguf cannot draft .*tokens of another vocabulary") as caught:
         check_pair(target, other)
     assert "drafter make" in str(caught.value.hint)
     mixed = inspect(write_trimmed(draft, tmp_path / "mixed.gguf", [5, 3], target))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from letters import LetterTokenizer
-from table_model import TableModel, random_table
+from watched_table import rounding
 
 from edge_spec import TextModel
 from edge_spec.cli import main
@@ -25,6 +25,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 PROMPTS = ["abc", "deadbeed", "a", "bad" * 9]
@@ -60,7 +61,9 @@ def opener(
 
     def open_model(mode: str) -> TextModel:
         actual = "off" if mode == falls_back else mode
-        target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx, distort=distort)
+        target = TableModel((tables or {}).get(mode, TABLE), n_ctx=n_ctx)
+        if distort is not None:
+            rounding(target, distort)
         next_limit = random_limits(6) if draws_limits else (lambda: limit)
         return TextModel(
             Target(Speculator(target, drafter(actual))), next_limit, LetterTokenizer(end=4), mode=actual, notes=notes

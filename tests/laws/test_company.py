@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from clock import Clock
 from speculator_replies import request_of
-from table_model import TableModel, TablePool, random_table
 
 from edge_spec.errors import PoolFull
 from edge_spec.generation.prefix_cache import PrefixCache
@@ -30,6 +29,8 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import Text
+from edge_spec.testing import TableModel, random_table
+from edge_spec.testing.table_model import TablePool
 
 TABLE = random_table(6, order=2, seed=5)
 MOST_AHEAD = 256

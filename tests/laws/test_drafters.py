@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from speculator_replies import step
-from table_model import TableModel, random_table
+from watched_table import watch
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -24,6 +24,7 @@ from edge_spec.speculation.language_model import Logits
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(7, order=2, seed=4)
 SAMPLING = SamplerSettings(seed=9, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -35,7 +36,7 @@ class Counted(TableModel):
     def __init__(self, table: Logits, **values: Any) -> None:
         super().__init__(table, **values)
         self.widths: list[int] = []
-        self.pool.watch = self._count
+        watch(self, self._count)
 
     def _count(self, parts: Any, is_decode: bool) -> None:
         if is_decode:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from speculator_replies import reply_of, request_of
-from table_model import TableModel, random_table
+from watched_table import rounding
 from weekly import sizes
 
 from edge_spec.generation.reply import Reply
@@ -27,6 +27,7 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.testing import TableModel, random_table
 
 NEUTRAL: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 N_DRAWS = 4_000
@@ -143,21 +144,14 @@ def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], n_c
     is_identical()
 
 
-class Distorting:
-    """A kernel that rounds differently when it computes many rows."""
-
-    def __init__(self, beyond: int) -> None:
-        self._beyond = beyond
-
-    def __call__(self, row: Logits, n_rows: int) -> Logits:
-        return row[::-1].copy() if n_rows > self._beyond else row
-
-
-def drafted_and_plain(letters: Callable[..., Any], seed: int, **target: Any) -> tuple[list[int], list[int]]:
+def drafted_and_plain(
+    letters: Callable[..., Any], seed: int, beyond: int, **target: Any
+) -> tuple[list[int], list[int]]:
+    """What is written with and without drafts where a kernel rounds differently beyond so many rows."""
     table = random_table(6, order=1, seed=5)
     written = []
     for limit in (5, 0):
-        model = TableModel(table, **target)
+        model = rounding(TableModel(table, **target), lambda row, n: row[::-1].copy() if n > beyond else row)
         drafter = ModelDrafter(TableModel(random_table(6, order=1, seed=6, scale=0.3, like=table)))
         reply = reply_of(
             Speculator(model, drafter),
@@ -173,21 +167,21 @@ def drafted_and_plain(letters: Callable[..., Any], seed: int, **target: Any) -> 
 
 
 def test_text_may_differ_where_widths_round_differently(letters: Callable[..., Any]) -> None:
-    model = TableModel(random_table(6), widths=(), distort=Distorting(1))
+    model = TableModel(random_table(6), widths=())
     assert model.capabilities.identity == "rounding"
     differ = 0
     for seed in range(20):
-        drafted, plain = drafted_and_plain(letters, seed, widths=(), distort=Distorting(1))
+        drafted, plain = drafted_and_plain(letters, seed, 1, widths=())
         differ += drafted != plain
     assert differ == 20
 
 
 @pytest.mark.parametrize("widths", [(8,), (6, 8)], ids=str)
 def test_padding_to_one_class_of_widths_restores_identity(letters: Callable[..., Any], widths: tuple[int, ...]) -> None:
-    target: dict[str, Any] = {"widths": widths, "max_rows": 8, "distort": Distorting(1)}
+    target: dict[str, Any] = {"widths": widths, "max_rows": 8}
     assert TableModel(random_table(6), **target).capabilities.identity == "bitwise"
     for seed in range(20):
-        drafted, plain = drafted_and_plain(letters, seed, **target)
+        drafted, plain = drafted_and_plain(letters, seed, 1, **target)
         assert drafted == plain
 
 
@@ -196,7 +190,7 @@ def test_no_decode_is_wider_than_the_widest_of_its_class(letters: Callable[..., 
     with pytest.raises(ValueError, match="widths"):
         TableModel(random_table(6), widths=(1, 2, 4), max_rows=8)
     for seed in range(20):
-        drafted, plain = drafted_and_plain(letters, seed, widths=(1, 2, 4), max_rows=4, distort=Distorting(4))
+        drafted, plain = drafted_and_plain(letters, seed, 4, widths=(1, 2, 4), max_rows=4)
         assert drafted == plain
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from speculator_replies import reply_of
-from table_model import TableModel, random_table
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.testing import TableModel, random_table
 
 
 @pytest.mark.long

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from speculator_replies import request_of
-from table_model import TableModel, random_table
 
 from edge_spec.errors import BackendError
 from edge_spec.generation.reply import Reply
@@ -25,6 +24,7 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 N_TEXTS, N_TOKENS, N_VOCAB = 3, 12, 6
 _TABLE = random_table(N_VOCAB, order=2, seed=5)

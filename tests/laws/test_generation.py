@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speculator_replies import reply_of
-from table_model import TableModel, random_table
+from watched_table import watch
 
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
 from edge_spec.generation.reply import Reply
@@ -19,6 +19,7 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.testing import TableModel, random_table
 
 LettersType = Callable[..., Any]
 TABLE = random_table(6, order=1, seed=2, scale=1.0)
@@ -279,7 +280,8 @@ def test_cancel_from_another_thread_stops_a_decode(letters: LettersType) -> None
     inside, cancelled = threading.Event(), threading.Event()
     slow = TableModel(TABLE)
     cancel = slow.pool.cancel
-    slow.pool.watch, slow.pool.cancel = wait, go_on  # type: ignore[method-assign]
+    watch(slow, wait)
+    slow.pool.cancel = go_on  # type: ignore[method-assign]
     speculator = Speculator(slow, NoDrafter())
     done = reply_of(speculator, lambda: 0, letters(), [1], SamplerSettings(), max_tokens=50)
     thread = threading.Thread(target=done.read)
@@ -298,7 +300,7 @@ def test_an_error_ends_the_reply_and_leaves_the_text_whole(letters: LettersType)
             raise MemoryError
 
     broken = TableModel(TABLE)
-    broken.pool.watch = breaks
+    watch(broken, breaks)
     speculator = Speculator(broken, NoDrafter())
     done = reply_of(speculator, lambda: 0, letters(), [1], SamplerSettings(), max_tokens=50)
     with pytest.raises(MemoryError):

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speculator_replies import reply_of
-from table_model import TableModel, random_table
 
 import edge_spec
 from edge_spec.errors import GrammarDeadEnd, SettingsError, StateError
@@ -31,6 +30,7 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.modes import Mode
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
 
 FORM = r"""
 # A record with a free name and two choices.

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from letters import LetterTokenizer
-from table_model import TableModel, random_table
 
 from edge_spec import TextModel
 from edge_spec.evaluation.bench import bench, speed_of
@@ -18,6 +17,7 @@ from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 
 def measured(chance: np.random.Generator, *, n_prompts: int, n_runs: int, prompts: float, runs: float) -> list[Any]:

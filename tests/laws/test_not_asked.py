@@ -6,7 +6,6 @@ from time import perf_counter
 
 import pytest
 from speculator_replies import step
-from table_model import TableModel, random_table
 
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser
@@ -16,6 +15,7 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(7, order=2, seed=4)
 SAMPLING = SamplerSettings(seed=9, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)

@@ -91,8 +91,8 @@ def test_help_shows_every_option_with_default_and_text(function: Any, options: M
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"max_tokens": 0}, "max_tokens is 0 and must be 1 or more"),
-        ({"max_tokens": 1.5}, "max_tokens is 1.5 and must be a whole number 1 or more"),
+        ({"max_tokens": 0}, "max_tokens is 0 and must be at least 1"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5 and must be a whole number of at least 1"),
         ({"logprobs": 1001}, "logprobs is 1001 and must be from 0 to 1000"),
         ({"ignore_eos": "yes"}, "ignore_eos is 'yes' and must be True or False"),
         ({"raw": None}, "raw is None and must be True or False"),
@@ -103,9 +103,9 @@ def test_help_shows_every_option_with_default_and_text(function: Any, options: M
             "timeout is a number of very many digits and must be a number of seconds above 0; "
             "leave it out for no limit",
         ),
-        ({"max_tokens": -(10**5000)}, "max_tokens is a number of very many digits and must be 1 or more"),
+        ({"max_tokens": -(10**5000)}, "max_tokens is a number of very many digits and must be at least 1"),
         ({"stop": ["a", ""]}, "stop must be texts that are not empty; give texts of at least one character"),
-        ({"top_k": -1}, "top_k is -1 and must be 0 or more"),
+        ({"top_k": -1}, "top_k is -1 and must be at least 0"),
         ({"max_token": 3}, "unknown setting max_token; did you mean max_tokens?"),
     ],
 )
@@ -122,7 +122,7 @@ def test_what_cannot_be_asked_of_any_model_is_refused_with_its_name(given: dict[
         ({"memory": "banana"}, "memory is 'banana', which is not a valid size; write 2GiB, 512MiB or 1.5g"),
         (
             {"n_ctx": 1},
-            "n_ctx is 1 and must be a whole number 2 or more; leave it out for what the model and the memory allow",
+            "n_ctx is 1 and must be a whole number of at least 2; leave it out for what the model and the memory allow",
         ),
         ({"n_ctx": 9, "min_n_ctx": 9}, "`n_ctx` and `min_n_ctx` both set the size of the context; give one of them"),
         ({"draft": 5}, "draft is 5 and must be a name or a path"),

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from letters import LetterTokenizer
-from table_model import TableModel, random_table
 
 import edge_spec
 from edge_spec import TextModel
@@ -21,6 +20,7 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 
 def test_a_gain_pays_if_it_is_large_and_sure() -> None:

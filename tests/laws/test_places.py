@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speculator_replies import reply_of, step
-from table_model import TableModel, random_table
+from watched_table import watch
 from weekly import sizes
 
 from edge_spec.engines.places import Places
@@ -23,6 +23,7 @@ from edge_spec.speculation.language_model import ANYWHERE, Capabilities
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(5, order=1, seed=4)
 
@@ -165,7 +166,7 @@ class Counted(TableModel):
         like = random_table(5, order=1, seed=seed, scale=1.0, like=TABLE)
         super().__init__(like, n_snapshots=0, rollback=ANYWHERE, takes_trees=False, max_rows=8)
         self.n_computed = 0
-        self.pool.watch = self._count
+        watch(self, self._count)
 
     def _count(self, parts: Any, is_decode: bool) -> None:
         self.n_computed += sum(len(part.tokens) for part in parts)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_model import TableModel, TablePath, random_table
 
 from edge_spec.errors import ContextFull, PoolFull
 from edge_spec.speculation.pool import TILE, Path, Pool
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
+from edge_spec.testing.table_model import TablePath
 
 V = 5
 TABLE = random_table(V, order=2, seed=1)

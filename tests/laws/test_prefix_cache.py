@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from table_model import TableModel, random_table
 
 from edge_spec.generation.prefix_cache import EarlierPrompt, PrefixCache
 from edge_spec.memory import Ledger
@@ -15,6 +14,7 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(6, order=2, seed=5)
 LONG = [number * 7 % 6 for number in range(80)]

@@ -12,7 +12,7 @@ import pytest
 from chat_world import chat_model, chat_table
 from clock import Clock
 from letters import LetterTokenizer
-from table_model import TableModel, random_table
+from watched_table import watch
 
 from edge_spec import TextModel
 from edge_spec.errors import AlreadyRead, SettingsError
@@ -20,6 +20,7 @@ from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 PROMPT = "abcdeabcdeabcdeabcde"
@@ -32,7 +33,7 @@ class Chunked(TableModel):
         super().__init__(TABLE, n_ctx=400)
         self.chunks: list[int] = []
         self.pool.capabilities = replace(self.pool.capabilities, prefill_chunk=7)
-        self.pool.watch = self._count
+        watch(self, self._count)
 
     def _count(self, parts: Any, is_decode: bool) -> None:
         if not is_decode:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from letters import LetterTokenizer
 from record_drafts import record
-from table_model import TableModel, random_table
 
 from edge_spec import Mode, TextModel
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -19,6 +18,7 @@ from edge_spec.speculation.modes import DraftModels
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(5, order=1, seed=2, scale=1.0)
 LIKE_IT = random_table(5, order=1, seed=3, scale=0.5, like=TABLE)

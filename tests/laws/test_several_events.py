@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from letters import LetterTokenizer
-from table_model import TableModel, random_table
 
 from edge_spec import TextModel
 from edge_spec.generation.events import TokenEvent
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 TABLE = random_table(6, order=2, seed=5)
 PROMPTS = [[1, 2], [1, 2, 3, 4, 5] * 4, [3] * 8, [2]]

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_choices import RandomChoices
 from speculator_replies import request_of
-from table_model import TableModel, TablePool, random_table
 
 from edge_spec.errors import BackendError, Closed, GrammarDeadEnd, PromptTooLong
 from edge_spec.generation.prefix_cache import PrefixCache
@@ -41,6 +40,8 @@ from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
+from edge_spec.testing.table_model import TablePool
 
 N_VOCAB, N_CTX = 6, 48
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_model import TableModel, random_table
 
 from edge_spec.errors import Cancelled, Closed, ContextFull, StateError
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
 
 V = 5
 TABLE = random_table(V, order=2, seed=1)
@@ -155,13 +155,13 @@ def test_a_full_context_says_so_and_commits_nothing() -> None:
 def test_a_cancelled_decode_raises_once() -> None:
     model = TableModel(TABLE)
     model.prefill([1])
-    model.cancel()
+    model.pool.cancel()
     with pytest.raises(Cancelled):
         model.decode(Tree.sequence([2]))
     assert model.cells == (1,)
     model.decode(Tree.sequence([2]))
-    model.cancel()
-    model.resume()
+    model.pool.cancel()
+    model.pool.resume()
     model.decode(Tree.sequence([2, 3]))
 
 

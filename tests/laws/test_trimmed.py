@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import Case
-from table_model import TableModel, random_table
 
 from edge_spec.errors import SettingsError
 from edge_spec.sampling import Sampler, SamplerSettings
@@ -20,6 +19,7 @@ from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.tree import Tree
+from edge_spec.testing import TableModel, random_table
 from edge_spec.tokens.kept_tokens import KeptTokens
 
 

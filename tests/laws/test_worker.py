@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from abandoned import WHOLE, asked, run, text_model, text_of
-from table_model import TablePool
 
 from edge_spec import Reply, TextModel
 from edge_spec.errors import Closed, UnfinishedReply
 from edge_spec.generation import scheduler
+from edge_spec.testing.table_model import TablePool
 
 
 def workers() -> set[threading.Thread]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scarce_memory import Change, SimulatedMemory
+from scarce_memory import PLENTY, Change, SimulatedMemory
 
 import edge_spec
 from edge_spec import TextModel
@@ -21,6 +21,24 @@ def load(probe_cache: Path) -> Callable[..., TextModel]:
     def of(decide: Callable[[], int], **values: Any) -> TextModel:
         asked = {"n_ctx": 512, "n_threads": 1, "cache_dir": probe_cache, "speculation": "hierarchy", **values}
         return edge_spec.load("demo", watch=SimulatedMemory(decide).watch(), **asked)
+
+    return of
+
+
+@pytest.fixture
+def larger_caches(load: Callable[..., TextModel], tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """Arguments with which the caches of an engine can become smaller.
+
+    On ONNX Runtime those of a conversation that was saved with caches of f32, as earlier versions did.
+    """
+
+    def of(engine: str) -> dict[str, Any]:
+        given: dict[str, Any] = {"engine": engine}
+        if engine == "onnx":
+            given["session"] = tmp_path / "old.chat"
+            with load(lambda: PLENTY, speculation="off", kv_k="f32", kv_v="f32", engine=engine) as model:
+                model.chat(seed=1).save(given["session"])
+        return given
 
     return of
 

@@ -34,7 +34,7 @@ def thresholds() -> Mapping[str, int]:
         ({}, ("drafter", "hierarchy")),
         ({"engine": "onnx"}, ("tables", "drafter", "hierarchy")),
         ({"engine": "onnx", "kv_k": "f16", "kv_v": "f16"}, ("drafter", "hierarchy")),
-        ({"engine": "onnx", "n_ctx": 256}, ("drafter", "hierarchy")),
+        ({"engine": "onnx", "n_ctx": 256, "speculation": "ngram"}, ("drafter", "hierarchy")),
         ({"engine": "onnx", "min_n_ctx": 300}, ("drafter", "hierarchy")),
         ({"engine": "onnx", "speculation": "hierarchy"}, ("hierarchy",)),
         ({"engine": "onnx", "speculation": "off"}, ("hierarchy",)),
@@ -52,8 +52,8 @@ def test_what_the_budget_allows_is_told_and_comes_true(
         given = {"memory": thresholds[stage] + (1 << 20), "held_bytes": HELD, **asked}
         found = plan("demo", **given)
         _check(found)
-        seen += found.instead
-        for each in found.instead:
+        seen += found.alternatives
+        for each in found.alternatives:
             assert plan("demo", **{**given, **each.arguments}).chosen == each.candidate
     assert seen
 
@@ -62,7 +62,7 @@ def _check(found: Plan) -> None:
     """Each stage above the chosen one that the budget allows is told once, then at most one longer context."""
     chosen, budget = found.chosen, found.budget_bytes
     above = STAGES[STAGES.index(chosen.stage) + 1 :]
-    told = [each.candidate for each in found.instead]
+    told = [each.candidate for each in found.alternatives]
     with_drafters = [each for each in told if each.stage in above]
     allowed = [stage for stage in above if found.thresholds.get(stage, budget + 1) <= budget]
     assert [each.stage for each in with_drafters] == allowed
@@ -77,13 +77,13 @@ def _check(found: Plan) -> None:
 def test_a_longer_context_with_fewer_drafters_is_told(thresholds: Mapping[str, int]) -> None:
     given: dict[str, Any] = {"memory": thresholds["hierarchy"], "held_bytes": HELD, "engine": "onnx"}
     found = plan("demo", speculation="hierarchy", **given)
-    (other,) = found.instead
+    (other,) = found.alternatives
     assert found.chosen.n_ctx < other.candidate.n_ctx == plan("demo", speculation="off", **given).chosen.n_ctx
     assert other.arguments == {"speculation": other.candidate.mode.name}
 
 
 def test_nothing_is_told_where_nothing_is_lacking() -> None:
-    assert plan("demo", memory="1GiB", held_bytes=HELD, engine="onnx").instead == ()
+    assert plan("demo", memory="1GiB", held_bytes=HELD, engine="onnx").alternatives == ()
 
 
 def test_an_engine_is_not_told_whose_files_cannot_be_made(
@@ -91,8 +91,8 @@ def test_an_engine_is_not_told_whose_files_cannot_be_made(
 ) -> None:
     monkeypatch.setattr(OnnxOpener, "prepare", lambda self, file: "its transcription does not fit the disk")
     found = plan("demo", memory=thresholds["drafter"], held_bytes=HELD, speculation="off")
-    assert found.instead
-    assert {each.candidate.engines["target"].name for each in found.instead} == {"llama"}
+    assert found.alternatives
+    assert {each.candidate.engines["target"].name for each in found.alternatives} == {"llama"}
 
 
 def test_looking_at_a_plan_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_command_tells_options_that_lead_there(
     least = json.loads(said("--memory", "1GiB", "--json"))["thresholds"]["hierarchy"]
     memory = ("--memory", str(least + (1 << 20)))
     told = re.findall(r"^ +[\d,]+ MiB  with (--.*): (speculation .*)$", said(*memory), re.MULTILINE)
-    as_json = json.loads(said(*memory, "--json"))["instead"]
+    as_json = json.loads(said(*memory, "--json"))["alternatives"]
     assert told and len(as_json) == len(told)
     for (options, described), each in zip(told, as_json, strict=True):
         assert said(*memory, *shlex.split(options)).splitlines()[0] == described

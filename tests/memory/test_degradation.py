@@ -58,12 +58,13 @@ def test_every_mode_keeps_its_text_under_pressure(load: Callable[..., TextModel]
         assert len(model.degradations) == n_lossless
 
 
-@pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", ["f32/f32", "f16/f16"])])
+@pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", ["f16/f16"])])
 def test_every_step_gives_memory_back(load: Callable[..., TextModel], engine: str, kinds: list[str]) -> None:
     wanted = 0
     with load(lambda: SCARCE if len(model.degradations) < wanted else 150, n_ctx=None, engine=engine) as model:
         held, caches = [], []
-        for wanted in range(1 + 2 + 1 + 2):
+        # Both drafting models are dropped, then caches get smaller, and the context twice.
+        for wanted in range(1 + 2 + len(kinds) - 1 + 2):
             model.generate(ASKED[0], seed=1, max_tokens=40, ignore_eos=True).read()
             assert len(model.degradations) == wanted
             held.append(model.ledger.held_bytes)

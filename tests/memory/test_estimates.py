@@ -75,7 +75,7 @@ def test_every_type_of_cache_is_planned_as_it_is_shown(tmp_path: Path, engine: s
             **kinds,
         ).chosen
         footprint = chosen.parts["target"]
-        shown = str(chosen.choices.get("kv", "f32/f32")).split("/")
+        shown = str(chosen.choices.get("kv", "f16/f16")).split("/")
         cells = kv_cache_bytes(file, 4096, *shown)
         # The angles of positions come on top.
         assert cells <= footprint.kv_cache_bytes <= 1.3 * cells

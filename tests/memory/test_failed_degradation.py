@@ -47,7 +47,7 @@ def test_a_context_that_cannot_be_reopened_leaves_the_old_one(
             session.continue_answer().read()
         assert (model.n_ctx, model.profile) == (1024, profile)
         # Everything that would take less, each once.
-        assert {settings.n_ctx for settings in tried} == {1024, 512, 256}
+        assert {settings.n_ctx for settings in tried} == {512, 256}
         assert len(tried) == len(set(tried))
         assert session.messages[-1].content == next(
             message.content for message in calm if not isinstance(message, str) and message.role == "assistant"
@@ -57,9 +57,12 @@ def test_a_context_that_cannot_be_reopened_leaves_the_old_one(
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_a_step_that_is_cancelled_while_the_text_is_read_again_is_taken_and_told(
-    load: Callable[..., TextModel], opening: Callable[[Change], None], engine: str
+    load: Callable[..., TextModel],
+    larger_caches: Callable[[str], dict[str, Any]],
+    opening: Callable[[Change], None],
+    engine: str,
 ) -> None:
-    with load(lambda: SCARCE if len(model.degradations) < 3 else 150, engine=engine) as model:
+    with load(lambda: SCARCE if len(model.degradations) < 3 else 150, **larger_caches(engine)) as model:
         before = model.profile.name
         session = model.chat("You are a friend.", seed=3, max_tokens=40)
         reply = session.send(ASKED[0])
@@ -110,10 +113,13 @@ def test_a_step_is_told_even_if_there_is_no_memory_to_read_the_text_again(
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["llama", "onnx"])
 def test_a_target_that_cannot_be_opened_at_all_is_opened_for_the_next_reply(
-    load: Callable[..., TextModel], opening: Callable[[Change], None], engine: str
+    load: Callable[..., TextModel],
+    larger_caches: Callable[[str], dict[str, Any]],
+    opening: Callable[[Change], None],
+    engine: str,
 ) -> None:
     scarce = True
-    with load(lambda: SCARCE if scarce else 150, engine=engine) as model:
+    with load(lambda: SCARCE if scarce else 150, **larger_caches(engine)) as model:
         session = model.chat("You are a friend.", seed=3, max_tokens=40)
         profile, no_memory = model.profile, True
         opening(lambda settings, open_it: refused(settings) if settings.exact and no_memory else open_it())

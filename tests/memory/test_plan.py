@@ -120,14 +120,14 @@ def test_drafts_of_the_length_asked_for_find_their_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "kept", "smaller"), [("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f32/f32", "f16/f16")]
+    ("engine", "kept", "smaller"), [("llama", "q8_0/f16", "q8_0/q8_0"), ("onnx", "f16/f16", "f16/f16")]
 )
 def test_notes_name_types_and_only_those_that_differ(
     every_plan: Callable[[str], list[Plan]], engine: str, kept: str, smaller: str
 ) -> None:
     seen = set()
     for found in every_plan(engine):
-        kinds = str(found.chosen.choices.get("kv", "f32/f32"))
+        kinds = str(found.chosen.choices.get("kv", "f16/f16"))
         seen.add(kinds)
         notes = " ".join(found.notes)
         for what, old, new in zip(("keys", "values"), kept.split("/"), kinds.split("/"), strict=True):
@@ -186,7 +186,7 @@ def test_what_the_user_fixed_is_never_changed(fixed: dict[str, Any]) -> None:
         plan("demo", memory="120MiB", held_bytes=HELD, n_ctx=200_000)
 
 
-@pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None, "f16/f16"])])
+@pytest.mark.parametrize(("engine", "kinds"), [("llama", ["q8_0/f16", "q8_0/q8_0"]), ("onnx", [None])])
 def test_where_memory_is_short_caches_get_smaller_before_the_context_does(
     every_plan: Callable[[str], list[Plan]], engine: str, kinds: list[str | None]
 ) -> None:

@@ -28,9 +28,9 @@ def test_a_smaller_context_is_announced_and_the_conversation_continues(load: Cal
 
 @pytest.mark.parametrize(("engine", "kinds"), [("llama", "q8_0/q8_0"), ("onnx", "f16/f16")])
 def test_a_smaller_cache_is_announced_with_its_profile_and_forgets_nothing(
-    load: Callable[..., TextModel], engine: str, kinds: str
+    load: Callable[..., TextModel], larger_caches: Callable[[str], dict[str, Any]], engine: str, kinds: str
 ) -> None:
-    with load(lambda: SCARCE if len(model.degradations) < 3 else 150, engine=engine) as model:
+    with load(lambda: SCARCE if len(model.degradations) < 3 else 150, **larger_caches(engine)) as model:
         before = model.profile.name
         session = model.chat("You are a friend.", seed=3, max_tokens=40)
         reply = session.send(ASKED[0])

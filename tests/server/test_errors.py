@@ -244,8 +244,12 @@ def test_a_taken_port_and_open_addresses_are_refused(served: Any) -> None:
     ("path", "fields", "message"),
     [
         ("completions", {"prompt": []}, "prompt: it is empty; give some text to continue"),
-        ("chat/completions", {"temperature": True}, "temperature is true and must be a finite number 0 or more"),
-        ("chat/completions", {"temperature": [None]}, "temperature is [null] and must be a finite number 0 or more"),
+        ("chat/completions", {"temperature": True}, "temperature is true and must be a finite number of at least 0"),
+        (
+            "chat/completions",
+            {"temperature": [None]},
+            "temperature is [null] and must be a finite number of at least 0",
+        ),
         ("chat/completions", {"ignore_eos": "yes"}, 'ignore_eos is "yes" and must be true or false'),
         (
             "chat/completions",

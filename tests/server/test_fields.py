@@ -17,7 +17,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
     ("kind", "body", "said"),
     [
         (ChatFields, {}, "messages: this field is needed"),
-        (ChatFields, {"messages": []}, "messages: must have 1 or more items"),
+        (ChatFields, {"messages": []}, "messages: must not be empty"),
         (ChatFields, {"messages": ["x"]}, "messages[0]: must be an object"),
         (ChatFields, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content: must be a text or a list"),
         (
@@ -25,7 +25,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}]
             {"messages": MESSAGES, "response_format": {"type": "xml"}},
             "response_format.type: must be one of 'text', 'json_object' or 'json_schema'",
         ),
-        (ChatFields, {"messages": MESSAGES, "n": 0}, "n: must be 1 or more"),
+        (ChatFields, {"messages": MESSAGES, "n": 0}, "n: must be at least 1"),
         (ChatFields, {"messages": MESSAGES, "n": 1.5}, "n: must be a whole number"),
         (ChatFields, {"messages": MESSAGES, "tool_choice": {"a": 1}}, "tool_choice.function: this field is needed"),
         (CompletionFields, {"prompt": {}}, "prompt: must be a text or a list"),

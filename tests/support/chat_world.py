@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from letters import LetterTokenizer
-from table_model import TableModel, random_table
 
 from edge_spec import TextModel
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
 from edge_spec.speculation.target import Target
+from edge_spec.testing import TableModel, random_table
 
 LETTERS = "abcd"
 USER, ASSISTANT, SYSTEM, END = range(len(LETTERS), len(LETTERS) + 4)

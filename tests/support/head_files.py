@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.models import ModelFile
-from edge_spec.models.gguf.trimmed import TARGET_FINGERPRINT, TARGET_TOKENS, TARGET_VOCABULARY
+from edge_spec.models.made_for import add_target
 
 __all__ = ["random_head", "write_head"]
 
@@ -55,10 +55,7 @@ def write_head(
     writer.add_array("eagle3.target_layers", list(layers))
     writer.add_uint32("eagle3.target_hidden_size", target.n_embd)
     writer.add_tokenizer_model("none")
-    kind = gguf.GGUFValueType
-    writer.add_key_value(TARGET_TOKENS, kept.tolist(), kind.ARRAY, sub_type=kind.UINT32)
-    writer.add_string(TARGET_VOCABULARY, target.vocabulary.tokens_hash)
-    writer.add_string(TARGET_FINGERPRINT, target.fingerprint)
+    add_target(writer, kept.tolist(), target)
     for name, array in random_head(target, n_ff, seed=seed).items():
         packed = gguf.GGMLQuantizationType.Q4_0 if array.ndim == 2 else gguf.GGMLQuantizationType.F32
         data = gguf.quants.quantize(array, packed) if array.ndim == 2 else array

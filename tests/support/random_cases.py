@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from letter_vocabulary import LETTERS, LetterGrammar, Letters
 from random_choices import RandomChoices, RandomLimits
 from speculator_replies import reply_of
-from table_model import TableModel, random_table
 
 from edge_spec.generation.reply import Reply
 from edge_spec.sampling import SamplerSettings
@@ -22,6 +21,7 @@ from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import ANYWHERE
 from edge_spec.speculation.loop import Speculator
+from edge_spec.testing import TableModel, random_table
 
 
 @dataclass

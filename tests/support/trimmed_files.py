@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -10,7 +11,7 @@ import numpy as np
 from copied_gguf import copy_metadata
 
 from edge_spec.models import ModelFile
-from edge_spec.models.gguf.trimmed import TARGET_FINGERPRINT, TARGET_TOKENS, TARGET_VOCABULARY
+from edge_spec.models.made_for import add_target
 
 _VOCABULARY = ("tokenizer.", "GGUF.", "edge_spec.")
 
@@ -29,11 +30,8 @@ def write_trimmed(
     copy_metadata(reader, writer, leave_out=_VOCABULARY)
     writer.add_vocab_size(len(kept) + 1)
     writer.add_tokenizer_model("none")
-    writer.add_key_value(
-        TARGET_TOKENS, list(map(int, kept)), gguf.GGUFValueType.ARRAY, sub_type=gguf.GGUFValueType.UINT32
-    )
-    writer.add_string(TARGET_VOCABULARY, target.vocabulary.tokens_hash if vocabulary is None else vocabulary)
-    writer.add_string(TARGET_FINGERPRINT, target.fingerprint)
+    named = target.vocabulary if vocabulary is None else replace(target.vocabulary, tokens_hash=vocabulary)
+    add_target(writer, kept, replace(target, vocabulary=named))
     for tensor in reader.tensors:
         data = tensor.data
         if tensor.name in ("token_embd.weight", "output.weight"):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from letters import LetterTokenizer
 from speculator_replies import reply_of
-from table_model import TableModel, random_table
 
 from edge_spec import SamplerSettings
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.loop import Speculator
+from edge_spec.testing import TableModel, random_table
 from edge_spec.tokens.kept_tokens import KeptTokens
 from edge_spec.training.acceptance import Written, acceptance, rows_after, write
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from table_model import TableModel, random_table
 
 from edge_spec.errors import DiskFull, ModelFileError, SettingsError
 from edge_spec.sampling import SamplerSettings
+from edge_spec.testing import TableModel, random_table
 from edge_spec.training.acceptance import write
 from edge_spec.training.drafter.answers import divided, prepare, read_answers
 from edge_spec.training.drafter.exchanges import Exchange, exchanges_in

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import edge_spec
 from edge_spec import ChatSession, Drafter, Mode, Reply, TextModel, ToolCall, Tree
+from edge_spec.testing import TableModel, random_table, require_lossless
 
 
 class LastAgain(Drafter):
@@ -54,6 +55,12 @@ async def many(prompts: Sequence[str]) -> list[str]:
         return [await task for task in tasks]
 
 
+def share_accepted() -> float:
+    table = random_table(5, order=1, seed=3)
+    print(TableModel(table, n_ctx=100).n_vocab, random_table(5, order=1, like=table).shape)
+    return require_lossless(lambda table: LastAgain(), n_cases=20)
+
+
 def main() -> None:
     mode = Mode(name="last", build=lambda models: LastAgain(), limit=1)
     with edge_spec.load("demo", memory="1GiB", speculation=mode) as model:
@@ -64,7 +71,7 @@ def main() -> None:
         print(model.generate_many(["a", "b"], max_tokens=4).texts, talk(model, Path("talk.chat")).n_turns)
         clock = {"name": "clock", "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}}}}
         print(use_tools(model, [{"type": "function", "function": clock}]))
-    print(asyncio.run(many(["Hello", "Hi"])))
+    print(share_accepted(), asyncio.run(many(["Hello", "Hi"])))
 
 
 if __name__ == "__main__":

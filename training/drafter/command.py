@@ -96,7 +96,7 @@ def command(context: click.Context) -> None:
     help="Let a head that was made for MODEL learn on, with the vocabulary that it has.",
 )
 @_size("tokens", "Tokens that the model writes.")
-@_size("read_answers", "Tokens of others' answers, in the texts, that it reads besides.", of=click.IntRange(min=0))
+@_size("read_answers", "Tokens of others' answers, in the texts, that it reads besides.", of=int)
 @_size("passes", "How often its answers are read.", of=float, metavar="X")
 @_size("vocabulary", "Tokens that the drafter knows.")
 @_size("layers", "Layers of a small model.")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.models import ModelFile
-from edge_spec.models.gguf.trimmed import TARGET_FINGERPRINT, TARGET_TOKENS, TARGET_VOCABULARY
+from edge_spec.models.made_for import add_target
 from edge_spec.training.checkpoint import read_weights, whole_file
 from edge_spec.training.export import add_shape, add_weights
 from edge_spec.training.settings import HeadShape, Shape
@@ -52,10 +52,7 @@ def write_drafter(
             writer.add_description("Small model that drafts for one target; see the card beside it.")
             add_shape(writer, shape)
         writer.add_tokenizer_model("none")
-        kind = gguf.GGUFValueType
-        writer.add_key_value(TARGET_TOKENS, kept.tolist(), kind.ARRAY, sub_type=kind.UINT32)
-        writer.add_string(TARGET_VOCABULARY, target.vocabulary.tokens_hash)
-        writer.add_string(TARGET_FINGERPRINT, target.fingerprint)
+        add_target(writer, kept.tolist(), target)
         add_weights(writer, arrays, "Q4_0")
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

@@ -26,7 +26,7 @@ class Pack:
     Attributes:
         tokens: of all prompts, one after the other.
         lengths: of the prompts.
-        before, after: everything before a user's first words and behind them; empty where the target writes no
+        before, after: everything before a user's first words and after them; empty where the target writes no
             conversations.
         ends: tokens that end an answer.
         target: fingerprint of the model whose tokens these are.
@@ -51,7 +51,7 @@ class Pack:
 
 
 def users_frame(builder: PromptBuilder) -> tuple[list[int], list[int]]:
-    """Return everything before a user's first words, and everything behind them; nothing if there is no template."""
+    """Return everything before a user's first words, and everything after them; nothing if there is no template."""
     if builder.chat_template is None:
         return [], []
     try:

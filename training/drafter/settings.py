@@ -72,11 +72,11 @@ class MakeSettings:
         least_of["read_answers"] = 0
         for name, least in least_of.items():
             if getattr(self, name) < least:
-                raise SettingsError(f"is {getattr(self, name)} and must be {least} or more", argument=name)
+                raise SettingsError(f"is {getattr(self, name)} and must be at least {least}", argument=name)
         for name in ("vocabulary", "width"):
             if getattr(self, name) < 64 or getattr(self, name) % _BLOCK:
                 raise SettingsError(
-                    f"is {getattr(self, name)} and must be a multiple of {_BLOCK}, 64 or more", argument=name
+                    f"is {getattr(self, name)} and must be a multiple of {_BLOCK} and at least 64", argument=name
                 )
         if self.step_tokens % self.head_row and self.kind == HEAD:
             raise SettingsError(

@@ -250,7 +250,7 @@ class _Text:
         """
         of, n = self._of, tokens.shape[1]
         before = torch.ones((n, n), dtype=torch.bool, device=tokens.device).tril()
-        # What no prompt begins before sees itself, since a softmax of nothing is no number.
+        # A position before the beginning of every prompt sees itself, since a softmax over nothing is NaN.
         itself = torch.eye(n, dtype=torch.bool, device=tokens.device)
         mask, rotation = of.mask(before & own[:, None] | itself)[:, None], of.rotation(0, n)
         first = slice(int(rows[0]), int(rows[-1]) + 1)

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
 from edge_spec.engines.onnx.kernels import KINDS, can_drop_pages, features, packed_bytes, why_slow
-from edge_spec.engines.onnx.opener import OnnxOpener, cache_kind, drafter_settings, known_onnx_profile, onnx_settings
+from edge_spec.engines.onnx.opener import (
+    CACHE_KINDS,
+    OnnxOpener,
+    cache_kind,
+    drafter_settings,
+    known_onnx_profile,
+    onnx_settings,
+)
 from edge_spec.engines.onnx.published import published_footprint
 from edge_spec.engines.onnx.runner import is_loaded, runtime_version
 from edge_spec.engines.onnx.states import kept_rows, most_copies
@@ -39,7 +46,7 @@ _QUANTIZED = frozenset(KINDS) - {"F32", "F16", "BF16"}
 
 
 def _too_few_quantized(file: ModelFile) -> str | None:
-    """That too much of a model is of types that our kernels have no advantage with, or do not know; None if not."""
+    """Return why our kernels are no faster with a model, whose weights are of other types; None if they are faster."""
     types = bytes_by_type((tensor.type_name, tensor.n_bytes) for tensor in _stored(file))
     total = sum(types.values())
     if sum(types.get(kind, 0) for kind in _QUANTIZED) >= _MIN_SHARE * total:
@@ -51,8 +58,11 @@ def _too_few_quantized(file: ModelFile) -> str | None:
 
 
 def _stored(file: ModelFile) -> list[TensorInfo]:
-    """Return the tensors that a transcription has: not a table of which only rows are read, and nothing that makes keys
-    and values where a layer reads those of another."""
+    """Return the tensors that a transcription contains.
+
+    Left out are a table of which single rows are read, and weights for keys and values of layers that read another
+    layer's.
+    """
     table = per_layer_table(file)
     shared = {layer for layer, source in enumerate(file.sources) if source != layer}
     unused = {f"blk.{layer}.{name}" for layer in shared for name in KEYS_AND_VALUES}
@@ -231,7 +241,7 @@ class OnnxEngine(Engine):
     name = "onnx"
     title = "ONNX Runtime"
     package = "onnxruntime"
-    auto_kv = "f32"
+    auto_kv = CACHE_KINDS[0]
     process_bytes = 6 << 20
     library_bytes = 18 << 20
     estimator = OnnxEstimator
@@ -292,9 +302,7 @@ class OnnxEngine(Engine):
         return tuple(sorted(names))
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
-        # What a drafter's cache rounds reaches no text.
-        left_open = file.graph is None and not settings.exact and settings.kv_k == settings.kv_v == "auto"
-        return drafter_settings(settings) if is_own_head(file) or left_open else onnx_settings(settings)
+        return drafter_settings(settings) if is_own_head(file) else onnx_settings(settings)
 
     def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         yield settings
@@ -305,7 +313,8 @@ class OnnxEngine(Engine):
 
     def smaller_caches(self, file: ModelFile, settings: ModelSettings) -> list[tuple[str, str]]:
         # A published graph brings its own type.
-        return [("f16", "f16")] if file.graph is None and onnx_settings(settings).kv_k == "f32" else []
+        is_usual = file.graph is not None or onnx_settings(settings).kv_k == self.auto_kv
+        return [] if is_usual else [(self.auto_kv, self.auto_kv)]
 
     def texts_bytes(self, file: ModelFile, settings: ModelSettings, n_texts: int) -> int:
         if file.graph is not None:
@@ -316,7 +325,7 @@ class OnnxEngine(Engine):
         return n_further * (cells + sum(_recurrent_bytes(file, settings).values()))
 
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
-        cache = {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != "f32" else {}
+        cache = {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != self.auto_kv else {}
         return cache | ({"experts": str(settings.held_experts)} if footprint.paged_bytes else {})
 
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:

@@ -58,7 +58,7 @@ class Features:
         return self._rows[cells].tobytes() + self._scales[cells].tobytes()
 
     def restore(self, cells: Cells, saved: bytes) -> bool:
-        """Make some cells what was saved of as many; False, and nothing has changed, if that is damaged."""
+        """Fill some cells with what was saved of as many; return False, and change nothing, if that is damaged."""
         end = len(cells) * self._rows[:1].nbytes
         rows, scales = np.frombuffer(saved[:end], self._rows.dtype), np.frombuffer(saved[end:], np.float16)
         if not (np.isfinite(rows).all() and np.isfinite(scales).all()):
@@ -68,12 +68,12 @@ class Features:
         return True
 
     def move(self, sources: Cells, targets: Cells) -> None:
-        """Cells have been copied, all at once."""
+        """Copy rows from cells to others, all at once."""
         for array in (self._rows, self._scales):
             array[targets] = array[sources]
 
     def resize(self, n_cells: int) -> None:
-        """Be of so many cells; what both sizes have stays."""
+        """Change the number of cells; those that remain keep their rows."""
         kept = min(n_cells, len(self._rows))
         for name in ("_rows", "_scales"):
             old = getattr(self, name)

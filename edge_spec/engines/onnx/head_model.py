@@ -50,8 +50,8 @@ class HeadPool(OnnxPool):
     """The cells of a head.
 
     Args:
-        target: the pool of its target.
-        features: what that keeps for the head; dropped when the head is closed.
+        target: the pool of the model that the head drafts for.
+        features: the target's hidden states that are kept for the head; dropped when the head is closed.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class HeadPath(OnnxPath):
     def fill(self, part: Part[OnnxPath], features: npt.NDArray[np.float32], *, is_draft: bool) -> None:
         """Fill in what the tokens of a part need of those before them."""
         first, n = part.first, len(part.tokens)
-        # The target has computed what comes before these; drafts begin behind the text, which it is never ahead of.
+        # The target has computed the features of all tokens before these; drafts begin after its text.
         self._n_of_text = max(0, self._target.n_past + 1 - self.n_past)
         known = min(max(0, self._n_of_text - first), n)
         begin = self.n_past + first - 1

@@ -16,8 +16,8 @@ __all__ = ["RowTable"]
 class RowTable:
     """Rows of a tensor of a GGUF.
 
-    They are read and not mapped: so what was looked up stays with the system, which takes it back when it needs the
-    memory, and does not count as this process's.
+    They are read instead of mapped: so what was read stays in the system's page cache and does not count as memory of
+    this process.
 
     Args:
         tensor: two-dimensional, of any type.

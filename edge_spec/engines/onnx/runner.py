@@ -92,13 +92,13 @@ class Runner:
             options.add_run_config_entry("gpu_graph_id", "-1")
 
     def extend(self, tail: bytes) -> None:
-        """Load the graph again with more nodes and outputs. Bindings made before are worth nothing afterwards.
+        """Load the graph again with more nodes and outputs. Earlier bindings are invalid afterwards.
 
         Args:
             tail: as ``Graph.serialize`` writes them; they may use what the graph computes.
 
         Raises:
-            BackendError: ONNX Runtime cannot load it; the graph is loaded again as it was. Closed.
+            BackendError: ONNX Runtime cannot load it; the graph is loaded again as it was. Closed: it is closed.
         """
         if self._session is None:
             raise Closed("the model")

@@ -49,7 +49,7 @@ class AnswerParser:
         return self._calls is not None and self._calls.n_calls > 0
 
     def push(self, text: str) -> list[Delta]:
-        """More text; what is certain now."""
+        """Take in more text; return what is certain by now."""
         return self._deltas(self._thinking.push(text))
 
     def finish(self, *, is_cut: bool = False) -> list[Delta]:

@@ -125,7 +125,7 @@ class _Spelled(Arguments):
                 put(", " if found == "," else ": ")
 
     def _string(self, text: PieceReader[Any], quote: str, put: Put) -> Waiting[None]:
-        """Read a string behind its first quote."""
+        """Read a string after its first quote."""
         if (yield from text.until(lambda piece: put(_escaped(piece)), quote)):
             put('"')
 

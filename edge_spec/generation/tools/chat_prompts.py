@@ -47,7 +47,7 @@ def chat_prompt(
 
     Args:
         answer: end with what comes before an answer.
-        continues: end within the last message, behind its text, instead.
+        continues: end within the last message instead, after its text.
 
     Raises:
         PromptError: the template refuses the messages.

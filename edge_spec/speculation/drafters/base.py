@@ -111,6 +111,8 @@ class Drafter:
 
         A drafter that grows drafts level by level overrides ``draft_all_while`` instead.
         """
+        if type(self).draft_all_while is Drafter.draft_all_while:
+            return EMPTY
         return self.draft_all_while([self], [limit], always)[0]
 
     def draft_all(self, drafters: Sequence[Drafter], limits: Sequence[int], most: int) -> Sequence[Tree]:
@@ -169,7 +171,7 @@ class Drafter:
         return min((min(pool.max_paths, pool.capabilities.max_rows) for pool in pools), default=sys.maxsize)
 
     def read(self, most: int | None = None) -> bool:
-        """Read what its models have not read of the text, or ``most`` tokens of that; whether all is read now."""
+        """Read what its models have not read of the text, or at most ``most`` tokens; return whether all is read."""
         try:
             return all([follower.read(most) for follower in self.followed.values()])
         except PoolFull:

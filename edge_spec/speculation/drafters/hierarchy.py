@@ -41,7 +41,7 @@ class HierarchyDrafter(Drafter):
 
     def __init__(self, leaf: Drafter, intermediate: Path, *, leaf_limit: int = 3, width: int = 1) -> None:
         if width < 1:
-            raise SettingsError(f"a hierarchy of width {width}; it must be 1 or more")
+            raise SettingsError(f"a hierarchy of width {width}; it must be at least 1")
         if not intermediate.capabilities.rollback:
             raise SettingsError(
                 "this intermediate model cannot roll back drafts",
@@ -120,7 +120,7 @@ class HierarchyDrafter(Drafter):
         return [draft if draft.is_sequence else draft.best(limit) for draft, limit in zip(drafts, limits, strict=True)]
 
     def _begins(self, limit: int) -> bool:
-        """Catch up with the text; whether anything can be drafted."""
+        """Catch up with the text; return whether anything can be drafted."""
         inner = self._inner
         self._catch_up()
         inner.room = self.text.room

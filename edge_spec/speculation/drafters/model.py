@@ -47,7 +47,7 @@ class ModelDrafter(Drafter):
     ) -> None:
         beam = width if beam is None else beam
         if width < 1 or beam < 1 or depth < 1:
-            raise SettingsError(f"a draft tree of width {width}, beam {beam} and depth {depth}; all must be 1 or more")
+            raise SettingsError(f"a draft tree of width {width}, beam {beam} and depth {depth}; all must be at least 1")
         if not model.capabilities.rollback:
             raise SettingsError(
                 "this drafter's model cannot roll back drafts",

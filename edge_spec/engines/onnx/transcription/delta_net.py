@@ -133,7 +133,7 @@ class DeltaNet:
 
 
 def _recurrent_layers(file: ModelFile, header: GGUFHeader) -> list[bool]:
-    """Which layers the metadata call recurrent; those for further tokens count as such."""
+    """Return for each layer whether the metadata call it recurrent; layers for further tokens count as recurrent."""
     n_further = whole_number(file, header, "nextn_predict_layers", file.n_layers - 1, least=0, default=0)
     told = header.metadata.get(f"{file.architecture}.attention.recurrent_layers")
     if isinstance(told, GGUFArray) and told.length == file.n_layers:

@@ -237,7 +237,7 @@ class Writer:
         return self._biased(f"{blk}attn_out", f"{blk}attn_output")
 
     def _without_gates(self, layer: int, x: str) -> tuple[str, str]:
-        """Queries, and the numbers that lie behind those of each head."""
+        """Queries, and the numbers that follow those of each head."""
         net, graph, dim = self._net, self.graph, self._net.head_dims[layer]
         pairs = graph.constant("pairs_of_heads", np.array([1, -1, net.n_head, 2 * dim], np.int64))
         flat = graph.constant(f"flat_{net.n_head}_{dim}", np.array([1, -1, net.n_head * dim], np.int64))

@@ -128,7 +128,7 @@ class Network:
         head_dims: width of a head, ``[n_layers]``.
         epsilon: of the root-mean-square norms.
         windows: how many tokens each layer sees, the current one included, ``[n_layers]``; 0 for all.
-        turned: whether each layer knows positions, ``[n_layers]``.
+        turned: whether each layer has rotary embeddings, ``[n_layers]``.
         rotary: rotary embeddings: ``all`` of most layers, ``window`` of layers with one if theirs differ, ``none`` of
             layers that know no positions.
         embedding_scale: embeddings are multiplied by it.
@@ -138,11 +138,11 @@ class Network:
         recurrent: what its layers without keys and values are; None where there are none.
         recurrent_layers: which these are.
         n_expert, n_used: experts of a layer, and how many of them each row uses; 0 where there are none.
-        n_dense: layers at the beginning whose rows go through all of a network nevertheless.
+        n_dense: number of first layers that have a dense feed-forward network instead of experts.
         sources: the layer whose keys and values each reads; empty where all read their own.
         n_ff: how wide feed-forward networks are, by layer; empty where all are like the first.
-        per_layer: what layers take in for every token; None if nothing.
-        soft_cap: logits stay between it and its opposite; 0 where nothing bounds them.
+        per_layer: per-layer embeddings; None if there are none.
+        soft_cap: logits are squashed to between -``soft_cap`` and ``soft_cap``; 0 where they are not.
     """
 
     kind: Kind
@@ -528,7 +528,7 @@ def _feed_forward_shapes(network: Network, layer: int) -> tuple[dict[str, Shape]
 
 
 def _expert_shapes(network: Network, layer: int) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Tensors of experts; how wide these are is told by the first layer, which must not contradict the metadata."""
+    """Return the shapes of experts' tensors. The first layer's tell their width, which is checked."""
     experts, embd, n = network.kind.experts, network.n_embd, network.n_expert
     assert experts is not None
     n_ff = network.n_ff_expert

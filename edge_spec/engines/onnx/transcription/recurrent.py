@@ -42,7 +42,7 @@ class State:
 
     Attributes:
         shape: of what belongs to the state itself.
-        keeps: whether further rows of the same width lie behind it, for tokens that the state has not taken in.
+        keeps: whether further rows of the same width follow it, for tokens that the state has not taken in.
     """
 
     shape: Shape

@@ -10,7 +10,7 @@ ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #include "vectors_avx512.h"
 #define VARIANT er_attention_avx512
 #define VARIANT_NAME "avx512"
-#define RUNS_HERE er_cpu_features().avx512_vnni
+#define RUNS_HERE er_cpu_features().avx512
 #define SCORE_QUERIES 8
 #define VALUE_QUERIES 4
 #include "attention_body.h"

@@ -10,7 +10,7 @@ ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #include "vectors_avx512.h"
 #define VARIANT er_convolution_avx512
 #define VARIANT_NAME "avx512"
-#define RUNS_HERE er_cpu_features().avx512_vnni
+#define RUNS_HERE er_cpu_features().avx512
 #include "convolution_body.h"
 ER_TARGET_END
 #endif

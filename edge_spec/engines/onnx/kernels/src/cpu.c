@@ -42,8 +42,8 @@ er_cpu er_cpu_features(void) {
     cpuid(7, 0, r);
     const uint32_t more = r[0];
     cpu.avx2 = saves_256 && bit(r[1], 5);
-    cpu.avx512_vnni = cpu.avx2 && saves_512 && bit(r[1], 16) && bit(r[1], 17) && bit(r[1], 30) && bit(r[1], 31) &&
-                      bit(r[2], 11);
+    cpu.avx512 = cpu.avx2 && saves_512 && bit(r[1], 16) && bit(r[1], 17) && bit(r[1], 30) && bit(r[1], 31);
+    cpu.avx512_vnni = cpu.avx512 && bit(r[2], 11);
     if (more >= 1) {
         cpuid(7, 1, r);
         cpu.avx_vnni = cpu.avx2 && bit(r[0], 4);

@@ -7,7 +7,8 @@
 typedef struct {
     bool avx2;        /* with FMA and F16C */
     bool avx_vnni;
-    bool avx512_vnni; /* with F, BW, DQ and VL */
+    bool avx512; /* F, BW, DQ and VL */
+    bool avx512_vnni;
     bool neon_dotprod, neon_i8mm;
 } er_cpu;
 

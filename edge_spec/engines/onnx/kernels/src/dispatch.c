@@ -3,7 +3,7 @@
 #include "target.h"
 
 #if ER_X86
-extern const er_variant er_avx512_vnni, er_avx512_vnni_256, er_avx_vnni, er_avx2;
+extern const er_variant er_avx512_vnni, er_avx512, er_avx512_vnni_256, er_avx_vnni, er_avx2;
 #elif ER_ARM
 extern const er_variant er_neon_i8mm, er_neon_dotprod;
 #endif
@@ -17,6 +17,7 @@ const er_variant *const er_variants[] = {
     &er_avx_vnni,
 #endif
 #if ER_X86
+    &er_avx512,
     &er_avx2,
 #endif
 #if ER_ARM_HAS_I8MM

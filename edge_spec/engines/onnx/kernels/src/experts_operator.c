@@ -525,4 +525,4 @@ static int ORT_CALL characteristic(const OrtCustomOp *op, size_t i) {
 }
 
 const er_experts_operator er_expert_rows = {
-    OPERATOR(name, input_type, n_inputs, characteristic, create, compute, destroy), 0};
+    OPERATOR(name, input_type, n_inputs, characteristic, create, compute, destroy), 0, false};

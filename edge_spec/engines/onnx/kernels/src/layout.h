@@ -46,8 +46,8 @@
  *
  * A weight is d * (code - offset) with offset 8, 16, 128 for Q4_0, Q5_0, Q8_0; d * code + m for Q4_1, Q5_1;
  * (d * scale) * code - dmin * min for Q2_K, Q4_K, Q5_K; (d * scale) * (code - offset) with offset 4, 32 for Q3_K, Q6_K;
- * d * (number - 128) for IQ4_NL, MXFP4 and (d * scale) * (number - 128) for IQ4_XS, where a table has the number of
- * a code. No value is rounded on the way from GGUF: a packed matrix has exactly the same weights.
+ * d * (number - 128) for IQ4_NL, (d * scale) * (number - 128) for IQ4_XS and d * (number - 12) for MXFP4, where a
+ * table has the number of a code. No value is rounded on the way from GGUF: a packed matrix has exactly the same weights.
  */
 #ifndef EDGE_ROWS_LAYOUT_H
 #define EDGE_ROWS_LAYOUT_H
@@ -125,10 +125,13 @@ ER_INLINE int er_code_bits(er_kind kind) {
 }
 
 /* Of what is multiplied: codes, or the numbers that a table has for them. */
-ER_INLINE int er_number_bits(er_kind kind) { return er_has_table(kind) ? 8 : er_code_bits(kind); }
+ER_INLINE int er_number_bits(er_kind kind) {
+    return !er_has_table(kind) ? er_code_bits(kind) : kind == ER_MXFP4 ? 5 : 8;
+}
 
 ER_INLINE int er_code_offset(er_kind kind) {
     return kind == ER_Q4_0                         ? 8
+           : kind == ER_MXFP4                      ? 12
            : kind == ER_Q5_0                       ? 16
            : kind == ER_Q6_K                       ? 32
            : kind == ER_Q8_0 || er_has_table(kind) ? 128
@@ -136,10 +139,10 @@ ER_INLINE int er_code_offset(er_kind kind) {
                                                    : 0;
 }
 
-/* The numbers of 16 codes. They are those of ggml's kvalues_iq4nl and kvalues_mxfp4 and 128 more. */
+/* The numbers of 16 codes. They are those of ggml's kvalues_iq4nl and 128 more, and of kvalues_mxfp4 and 12 more. */
 ER_INLINE const uint8_t *er_table(er_kind kind) {
     static const uint8_t iq4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
-    static const uint8_t mxfp4[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
+    static const uint8_t mxfp4[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
     return kind == ER_MXFP4 ? mxfp4 : iq4;
 }
 

@@ -107,7 +107,8 @@ ER_INLINE void unpack(er_kind kind, const uint8_t *codes, int8x16_t quads[8]) {
         }
     }
     if (er_has_table(kind)) {
-        const uint8x16_t table = veorq_u8(vld1q_u8(er_table(kind)), vdupq_n_u8(128));
+        const uint8x16_t less = vdupq_n_u8(er_number_bits(kind) == 8 ? 128 : 0);
+        const uint8x16_t table = veorq_u8(vld1q_u8(er_table(kind)), less);
         ER_UNROLL for (int j = 0; j < 8; j++) u[j] = vqtbl1q_u8(table, u[j]);
     }
     ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = vreinterpretq_s8_u8(u[j]);

@@ -1,14 +1,13 @@
-"""A language model whose distributions are in a table, which it computes from exactly: no file, no library."""
+"""A language model whose logits are in a table: no file, no rounding, no library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from edge_spec.engines.places import Places
 from edge_spec.engines.pool import CachedPath, CachedPool, Part
@@ -23,58 +22,45 @@ __all__ = ["TableModel", "TablePath", "TablePool", "random_table"]
 
 
 def random_table(
-    n_vocab: int, *, order: int = 2, seed: int = 0, scale: float = 2.0, like: npt.ArrayLike | None = None
-) -> npt.NDArray[np.float32]:
-    """Normal logits of standard deviation ``scale`` for every context, ``[n_vocab] * (order + 1)``.
+    n_vocab: int, *, order: int = 2, seed: int = 0, scale: float = 2.0, like: Logits | None = None
+) -> Logits:
+    """Return the table of a random ``TableModel``: normal logits of standard deviation ``scale`` for every context.
 
-    With ``like``, another table, the normal logits are added to it: the table of a drafter for a target with the other.
+    Args:
+        n_vocab: number of token ids.
+        order: on how many earlier tokens the next one depends.
+        seed: equal seeds give equal tables.
+        like: a table of the same shape to which the logits are added. With a small ``scale`` the result is the table of
+            a drafter's model that often agrees with a target of table ``like``.
+
+    Returns:
+        Logits, ``[n_vocab] * (order + 1)``, float32.
     """
     table = np.random.default_rng(seed).standard_normal((n_vocab,) * (order + 1)) * scale
-    if like is not None:
-        table += np.asarray(like)
-    return table.astype(np.float32)
+    return (table if like is None else table + like).astype(np.float32)
 
 
 class TablePool(CachedPool["TablePath"]):
-    """The cells of a table model; see ``Pool``. They are counted, and nothing is in them: a path knows its tokens.
-
-    Attributes:
-        n_places: before how many rows of a decode the model knows the text; None for any number.
-    """
+    """The pool of a ``TableModel``. Its cells are counted and have no content: a path knows its tokens."""
 
     cell_bytes, text_bytes = 1, 0
 
     def __init__(
-        self,
-        table: npt.NDArray[np.float32],
-        n_ctx: int,
-        capabilities: Capabilities,
-        *,
-        n_cells: int,
-        n_places: int | None,
-        keeps_branches: bool,
-        distort: Callable[[Logits, int], Logits] | None,
+        self, table: Logits, can: Capabilities, n_ctx: int, n_cells: int, n_snapshots: int | None, keeps_branches: bool
     ) -> None:
         digest = blake2b(table.tobytes(), digest_size=8).hexdigest()
         super().__init__(
-            ModelSettings(
-                n_ctx=n_ctx, max_rows=capabilities.max_rows, trees=capabilities.takes_trees, prefill_chunk=1 << 16
-            ),
-            n_vocab=int(table.shape[0]),
+            ModelSettings(n_ctx=n_ctx, max_rows=can.max_rows, trees=can.takes_trees, prefill_chunk=1 << 16),
+            n_vocab=len(table),
             profile=NumericsProfile(engine="table", facts=(("table", digest), ("n_ctx", str(n_ctx)))),
-            capabilities=capabilities,
+            capabilities=can,
         )
-        self.keeps_branches = keeps_branches
-        self.n_places = n_places
+        self.n_snapshots, self.keeps_branches = n_snapshots, keeps_branches
         self.tiles = Tiles(n_tiles(n_cells))
         self._table = table
-        self._order = table.ndim - 1
-        self._distort = distort
-        self._cancelled = False
-        self._closed = False
+        self._cancelled = self._closed = False
         # Of a pool of one path, which of them has cells.
         self._holder: TablePath | None = None
-        self.watch: Callable[[Sequence[Part[TablePath]], bool], None] = _unwatched
 
     @property
     def n_cells(self) -> int:
@@ -112,7 +98,6 @@ class TablePool(CachedPool["TablePath"]):
         self.reserve([(part.path, part.path.n_past, part.start + len(part.tokens)) for part in parts])
 
     def _compute(self, parts: Sequence[Part[TablePath]], *, is_decode: bool) -> Logits:
-        self.watch(parts, is_decode)
         if self._cancelled:
             self._cancelled = False
             raise Cancelled
@@ -120,23 +105,13 @@ class TablePool(CachedPool["TablePath"]):
         n_run = self.capabilities.padded(n) if is_decode else n
         for part in parts:
             part.path.computed(part, n_run - n)
-        if not is_decode:
-            return np.empty((0, 0), np.float32)
-        return np.concatenate([self._rows(part, n_run) for part in parts])
+        rows = [self.row(text, n_run) for part in parts if is_decode for text in part.path.branches(part)]
+        return np.array(rows, np.float32)
 
-    def _rows(self, part: Part[TablePath], n_run: int) -> Logits:
-        tree, before = part.tree, part.path.last(self._order)
-        assert tree is not None
-        rows = np.empty((len(part.tokens), len(self._table)), dtype=np.float32)
-        for place, node in enumerate(range(part.first, len(tree))):
-            row = self.row_after([*before, *(tree.tokens[above] for above in tree.path_to(node))])
-            rows[place] = self._distort(row, n_run) if self._distort else row
-        return rows
-
-    def row_after(self, text: Sequence[int]) -> Logits:
-        """Return the logits of what follows a text."""
-        wanted = [0] * (self._order - len(text)) + list(text[len(text) - self._order :]) if self._order else []
-        return self._table[tuple(wanted)]  # type: ignore[no-any-return]
+    def row(self, text: Sequence[int], n_rows: int) -> Logits:
+        """Return the logits of what follows a text, ``[n_vocab]``, in a decode of ``n_rows`` rows."""
+        order = self._table.ndim - 1
+        return self._table[(0,) * (order - len(text)) + tuple(text[max(0, len(text) - order) :])]  # type: ignore[no-any-return]
 
     def resize(self, n_cells: int) -> None:
         self.tiles.resize(n_tiles(n_cells))
@@ -155,18 +130,14 @@ class TablePool(CachedPool["TablePath"]):
         self._closed = True
 
 
-def _unwatched(parts: Sequence[Part[TablePath]], is_decode: bool) -> None:
-    """Let everything pass."""
-
-
 class TablePath(CachedPath[TablePool]):
-    """A text of a table model. It works the way a real cache does: it remembers what is committed and what is pending,
-    and computes from nothing else."""
+    """A text of a ``TableModel``. Like a real cache it remembers committed and pending tokens, and its rows depend on
+    nothing else."""
 
     def __init__(self, pool: TablePool) -> None:
         super().__init__(pool)
         self.tiles = PathTiles(pool.tiles)
-        self._places = Places(pool.n_places) if pool.n_places is not None else None
+        self._places = Places(pool.n_snapshots) if pool.n_snapshots is not None else None
         self._cells: list[int] = []
 
     @property
@@ -174,12 +145,14 @@ class TablePath(CachedPath[TablePool]):
         """The committed tokens."""
         return tuple(self._cells)
 
-    def last(self, n: int) -> list[int]:
-        """Return the last committed tokens."""
-        return self._cells[max(0, len(self._cells) - n) :]
+    def branches(self, part: Part[TablePath]) -> Iterator[list[int]]:
+        """Yield the whole text down to each new node of a part."""
+        assert part.tree is not None
+        for node in range(part.first, len(part.tree)):
+            yield [*self._cells, *(part.tree.tokens[above] for above in part.tree.path_to(node))]
 
     def computed(self, part: Part[TablePath], n_padding: int) -> None:
-        """The tokens of a part have been computed, and padding after them."""
+        """Note that the tokens of a part have been computed, and padding after them."""
         if part.tree is None:
             self._cells += part.tokens
         if self._places is not None and part.tokens:
@@ -230,27 +203,32 @@ class TablePath(CachedPath[TablePool]):
 
 
 class TableModel(TablePath):
-    """The only text of a Markov model, unless its pool is asked for others: the logits of the next token are in a table
-    under the last ``order`` tokens.
+    """A Markov model: the logits of the next token are in a table under the last ``order`` tokens.
 
-    While the text is shorter than ``order`` tokens, token 0 stands in for the missing ones.
+    It is a target or a drafter's model of which everything is known, and it computes in microseconds. It is the
+    ``Path`` of one text; ``pool`` is its ``Pool``, and ``pool.path()`` returns further texts. While a text is shorter
+    than ``order`` tokens, token 0 stands for the missing ones.
 
     Args:
-        table: logits, ``[n_vocab] * (order + 1)``, float32.
-        n_ctx: the most tokens that can be committed.
-        n_cells: how many cells its pool has at first; enough for one text if None.
+        table: logits, ``[n_vocab] * (order + 1)``, float32, see ``random_table``.
+        n_ctx: the most tokens that a text can have.
+        n_cells: how many cells the pool has at first; enough for one text if None.
         takes_trees, widths, max_rows, can_shift: see ``Capabilities``.
-        n_snapshots: before how many rows of a decode it knows the text, like a recurrent model; beyond these it goes
-            back to what it held, or to nothing. Any number of tokens if None.
-        rollback: see ``Capabilities``; ``n_snapshots`` if None. A drafter need not keep snapshots.
+        n_snapshots: if given, it cannot go back to any place in a text, like a recurrent model: from the last decode
+            it keeps the states before so many rows, besides the one that it was told to hold.
+        rollback: see ``Capabilities``; by default what ``n_snapshots`` allow. A drafter's model that holds states may
+            say ``ANYWHERE``.
         in_company: see ``Capabilities``; without it one text has cells at a time.
-        keeps_branches: whether ``keep`` commits a side branch, or like llama.cpp only nodes that lie in order.
-        distort: stands for a kernel that rounds: given a row and the number of rows it was computed with.
+        keeps_branches: whether ``keep`` commits a path through any branch, or like llama.cpp only as far as its nodes
+            are the first ones of the tree.
+
+    Raises:
+        ValueError: the axes of the table have different lengths, or capabilities contradict each other.
     """
 
     def __init__(
         self,
-        table: npt.NDArray[np.float32],
+        table: Logits,
         *,
         n_ctx: int = 1 << 20,
         n_cells: int | None = None,
@@ -262,9 +240,8 @@ class TableModel(TablePath):
         rollback: int | None = None,
         in_company: bool = True,
         keeps_branches: bool = True,
-        distort: Callable[[Logits, int], Logits] | None = None,
     ) -> None:
-        if len(set(table.shape)) != 1 or table.ndim < 1:
+        if len(set(table.shape)) != 1:
             raise ValueError(f"a table of shape {table.shape}; all axes must be the vocabulary")
         rollback = rollback if rollback is not None else ANYWHERE if n_snapshots is None else n_snapshots
         capabilities = Capabilities(
@@ -275,24 +252,12 @@ class TableModel(TablePath):
             can_shift=can_shift,
             in_company=in_company,
             # A row follows from the tokens alone.
-            reuse_step=1 if distort is None and n_snapshots is None else 0,
+            reuse_step=1 if n_snapshots is None else 0,
         )
-        pool = TablePool(
-            np.asarray(table, dtype=np.float32),
-            n_ctx,
-            capabilities,
-            n_cells=n_ctx + capabilities.max_rows if n_cells is None else n_cells,
-            n_places=n_snapshots,
-            keeps_branches=keeps_branches,
-            distort=distort,
-        )
-        super().__init__(pool)
-
-    def cancel(self) -> None:
-        self.pool.cancel()
-
-    def resume(self) -> None:
-        self.pool.resume()
+        n_cells = n_ctx + capabilities.max_rows if n_cells is None else n_cells
+        table = np.asarray(table, np.float32)
+        super().__init__(TablePool(table, capabilities, n_ctx, n_cells, n_snapshots, keeps_branches))
 
     def close(self) -> None:
+        """Close the model, all texts of its pool included. Safe to call twice."""
         self.pool.close()
