@@ -190,9 +190,8 @@ def root() -> click.Group:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command and leave with its exit code.
 
-    0: done. 1: it failed; one line on standard error says why and what to do. 2: what was typed cannot be meant so,
-    whatever models, files and settings there are on this computer. 130: interrupted. 143: ended. 141: the reader of the
-    output left.
+    0: done. 1: it failed; one line on standard error says why and what to do. 2: the command line would
+    be invalid on any computer. 130: interrupted. 143: ended. 141: the reader of the output left.
     """
     if sys.stdout is None:
         sys.exit(_complain("standard output is closed; give it somewhere to write"))

@@ -320,7 +320,7 @@ class AlreadyRead(EdgeSpecError):
 
     def __init__(self) -> None:
         hint = "its words are in `reply.text`; to keep its events, list them instead of reading it otherwise"
-        super().__init__("this reply has been read, and the events of its tokens are told once", hint=hint)
+        super().__init__("this reply was read to its end, and its events can be read once", hint=hint)
 
 
 class Closed(EdgeSpecError):

@@ -348,6 +348,23 @@ def test_what_is_no_drafter_is_told_how_to_be_one(load: Callable[..., edge_spec.
         model.generate("A").read()
 
 
+@pytest.mark.parametrize("name", ["off", "ngram", "sequence"])
+def test_a_mode_of_ones_own_may_bear_any_name(load: Callable[..., edge_spec.TextModel], name: str) -> None:
+    """Also where a limit is given, with which ``auto`` is replaced by the mode of its name."""
+    limits: list[int] = []
+
+    class Counting(edge_spec.Drafter):
+        def draft(self, limit: int) -> edge_spec.Tree:
+            limits.append(limit)
+            return edge_spec.Tree((), ())
+
+    with load(
+        speculation=edge_spec.Mode(name=name, build=lambda models: Counting(), limit=3), next_limit=lambda: 2
+    ) as model:
+        model.generate("A", seed=1, max_tokens=4, ignore_eos=True).read()
+    assert limits and max(limits) <= 2
+
+
 def test_sources_that_are_found_before_what_was_installed_say_so(tmp_path: Path) -> None:
     """As in a checkout: the other folders are not inside of it."""
     away = shutil.ignore_patterns("models", "memory", "cli", "*.so")

@@ -96,8 +96,8 @@ class OpenModels:
     def apply(self, candidate: Candidate) -> None:
         """Open, close or reopen the models in which a candidate differs from the open one.
 
-        To be called between two rounds. Nothing is read here: tokens that a reopened context lacks are read by the next
-        decode begins with.
+        To be called between two rounds. Nothing is read here: the next decode first reads the tokens that a reopened
+        context lacks.
 
         Raises:
             BudgetExceeded: it does not fit. UnsupportedModel, BackendError and others of ``FAILURES``: it cannot be

@@ -161,7 +161,7 @@ class Plan:
         why: in a sentence.
         runners_up: other ways that fit, best first, one of each stage.
         notes: sentences about what differs from what was asked for.
-        least: what needs least, by what it makes possible: ``fits``, and every stage but the first.
+        least: the smallest candidate of all (``fits``), and of every stage but the first.
         profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
         gains: what each stage has brought on this device, where that was measured.
         pays: what needs least of the ways that pay, by stage, as far as that was measured.
@@ -298,13 +298,13 @@ def choose(groups: Iterable[Sequence[Candidate]], budget_bytes: int, *, what: st
             return Plan(
                 chosen=chosen,
                 budget_bytes=budget_bytes,
-                why=_why(chosen, group[: group.index(chosen)], changed=number > 0),
+                why=_why(group[: group.index(chosen)], changed=number > 0),
                 runners_up=tuple(best_of_stage.values())[:3],
             )
     raise BudgetExceeded(what, needed_bytes=min(needed), allowed_bytes=budget_bytes, hint=Sentence("raise {memory}"))
 
 
-def _why(chosen: Candidate, before: Sequence[Candidate], *, changed: bool) -> str:
+def _why(before: Sequence[Candidate], *, changed: bool) -> str:
     reason = "the first choice that fits" if before or changed else "what was asked for"
     if changed:
         reason += ", after reducing settings that you did not set"

@@ -266,9 +266,9 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
     mode = asked.speculation
     if not isinstance(mode, Mode):
         mode = mode_of(mode, given=roles)
-    if asked.next_limit is not None:
-        # The limit alone decides how far to draft: use the mode itself, not the variant of ``auto``.
-        mode = MODES.get(mode.name, mode)
+        if asked.next_limit is not None:
+            # The limit alone decides how far to draft: use the mode itself, not the variant of ``auto``.
+            mode = MODES[mode.name]
     require_models(mode, roles)
     files = {role: read_file(path) for role in mode.needs if (path := paths[role]) is not None}
     for file in files.values():

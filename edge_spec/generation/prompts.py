@@ -113,7 +113,7 @@ class PromptBuilder:
 
     @cached_property
     def _n_behind(self) -> int:
-        """How many tokens the tokenizer adds after a text."""
+        """Return the number of tokens that the tokenizer adds after a text."""
         text, whole = (self._tokenizer.tokenize("a", add_special=each) for each in (False, True))
         start = next((n for n in range(len(whole)) if text and whole[n : n + len(text)] == text), None)
         return len(whole) - start - len(text) if start is not None else 0

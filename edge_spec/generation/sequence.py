@@ -76,7 +76,7 @@ class Claim:
 
     @property
     def group(self) -> Claim | None:
-        """That of those that were asked for together with it."""
+        """The claim that replies share which were asked for together, or None."""
         return self._parent
 
     def begin_reading(self, reader: Reader) -> None:

@@ -46,7 +46,7 @@ def weights(x: Logits) -> Logits:
 
 
 def n_likely(x: Logits, settings: SamplerSettings, *, bound: float = -math.inf, rest: float = 0.0) -> int:
-    """Return how many of the best candidates top-p and min-p keep: one more than there are if all, and maybe others.
+    """Return how many of the best candidates top-p and min-p keep; one more than there are: all, and perhaps others.
 
     Args:
         bound: no other candidate has a higher logit; -inf if there are no others.

@@ -56,7 +56,7 @@ class SamplerKeywords(TypedDict, total=False):
     dry_base: Annotated[float, Option("Growth of DRY per repeated token.", at_least=1, at_most=_LARGEST)]
     dry_allowed_length: Annotated[int, Option("Repetitions shorter than this are free.", at_least=1)]
     dry_penalty_window: Annotated[int, Option("How many tokens DRY looks back; -1 for all, 0 for none.", at_least=-1)]
-    dry_breakers: Annotated[Sequence[str], Option("DRY does not look back beyond it.", flag="--dry-breaker")]
+    dry_breakers: Annotated[Sequence[str], Option("A text beyond which DRY does not look back.", flag="--dry-breaker")]
     xtc_probability: Annotated[
         float, Option("Probability of XTC, which excludes the top choices; 0 for none.", at_least=0, at_most=1)
     ]

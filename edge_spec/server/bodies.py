@@ -104,7 +104,7 @@ class Bodies:
 
 
 def parsed_bytes(raw: bytes) -> tuple[int, int]:
-    """Return about how much memory the values in a body take, and the fields and the prompt made of them besides.
+    """Estimate the memory that a body's values take, and that of the fields and the prompt made of them.
 
     Raises:
         ApiError: there are too many of them.

@@ -36,7 +36,7 @@ class Prepared(NamedTuple):
 
 
 class Speculator:
-    """A target and its drafter.
+    """One text of the target, with its drafter.
 
     Attributes:
         drafter: guesses what the target will write.
@@ -78,8 +78,8 @@ class Speculator:
     def begin(self, prompt: Sequence[int], sampler: Sampler, *, reuse: bool, pick: Pick | None = None) -> None:
         """Start a new text; ``read`` comes next. With ``reuse`` the caches keep what they share with it.
 
-        A reused cache was computed in other widths than a fresh one. For the same text after the same prompt, do not
-        reuse.
+        A reused cache was computed in other widths than a fresh one: reuse only what ``Capabilities.reuse_step`` allows
+        where the text must be that of a fresh cache.
 
         Args:
             pick: picks tokens instead of ``sampler.pick``, and picks the same ones.
@@ -178,7 +178,7 @@ class Speculator:
             self._begin_drafter(self._sampler)
 
     def change_target(self, model: Path) -> None:
-        """Continue the text with another target. What its cache lacks is read by the next round.
+        """Continue the text with another target. The next round first reads what its cache lacks.
 
         The old target is not closed.
         """

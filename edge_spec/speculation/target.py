@@ -13,7 +13,7 @@ __all__ = ["Target"]
 
 
 class Target:
-    """A target and its texts.
+    """All texts of a target.
 
     Each text is a path through the target's cells, and one decode can advance as many as there can be.
 

@@ -1,4 +1,4 @@
-"""What authors of drafters and engines need to test them: a model that is known exactly, and the law of drafters."""
+"""Tools to test drafters and engines: a model with an exactly known distribution, and the law of drafters."""
 
 from edge_spec.testing.lossless import require_lossless
 from edge_spec.testing.table_model import TableModel, random_table

@@ -43,7 +43,7 @@ _MOST_LETTERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class TargetShape:
-    """What all files of a model have in common, however they are quantized."""
+    """The identity of a model, which all its files share however they are quantized."""
 
     architecture: str
     n_layers: int

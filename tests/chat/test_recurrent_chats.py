@@ -48,7 +48,7 @@ class Heard:
     """
 
     def __init__(self, model: TextModel) -> None:
-        self._followed = model.followed["target"]
+        self._followed, self._n_ctx = model.followed["target"], model.n_ctx
         self.answers: list[list[int]] = []
         self.texts: list[list[int]] = []
         self.n_read: list[int] = []
@@ -64,12 +64,14 @@ class Heard:
         reply.read()
         end = len(reply.prompt) - 1
         self.answers.append(reply.token_ids)
-        self.texts.append(list(self._followed.text.tokens))
+        whole = [*reply.prompt, *reply.token_ids]
+        # A text that was cut is known to the model only, which follows one of several.
+        self.texts.append(whole if len(whole) <= self._n_ctx else list(self._followed.text.tokens))
         self.n_read.append(reply.prompt_progress[0])
         self.n_expected.append(end - min(end, end if place is None else place))
         self.n_drafted += reply.statistics.drafted
         self.n_accepted += reply.statistics.accepted
-        return len(self._followed.text) - 1
+        return len(self.texts[-1]) - 1
 
 
 def talk(model: TextModel, temperature: float, folder: Path) -> Heard:

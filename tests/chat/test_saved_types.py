@@ -140,7 +140,7 @@ def test_types_that_the_command_was_given_stay(how: str, chat: Callable[..., str
 
 @pytest.fixture(scope="module")
 def record(probe_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What is in the file of a conversation with caches of f32."""
+    """The record of a conversation that was saved with caches of f32."""
     path = tmp_path_factory.mktemp("saved") / "talk.chat"
     kinds = {"kv_k": "f32", "kv_v": "f32", "speculation": "off"}
     with edge_spec.load("demo", engine="onnx", n_ctx=256, n_threads=1, cache_dir=probe_cache, **kinds) as model:

@@ -120,7 +120,7 @@ def try_all(blocks: Sequence[Block], world: DocumentWorld, *, slow: bool) -> Non
 
 @pytest.fixture(scope="module")
 def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is kept of models that were run, for all documents but the README."""
+    """A folder of caches of models, shared by all documents but the README."""
     return tmp_path_factory.mktemp("caches")
 
 

@@ -147,7 +147,7 @@ def test_text_is_identical_with_every_drafter(cases: st.SearchStrategy[Any], n_c
 def drafted_and_plain(
     letters: Callable[..., Any], seed: int, beyond: int, **target: Any
 ) -> tuple[list[int], list[int]]:
-    """What is written with and without drafts where a kernel rounds differently beyond so many rows."""
+    """Return the texts with and without drafts where a kernel rounds differently beyond so many rows."""
     table = random_table(6, order=1, seed=5)
     written = []
     for limit in (5, 0):

@@ -39,13 +39,17 @@ class Served:
 
 
 @pytest.fixture(scope="session")
-def demo_models(probe_cache: Path) -> Iterator[Callable[[str], TextModel]]:
-    """The demo model by engine, loaded when first asked for."""
+def demo_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], TextModel]]:
+    """The demo model by engine, loaded when first asked for.
+
+    Whether drafts pay is what this load has found, not what other tests have learned.
+    """
     loaded: dict[str, TextModel] = {}
+    cache: Path = tmp_path_factory.mktemp("serve-cache")
 
     def load(engine: str) -> TextModel:
         if engine not in loaded:
-            loaded[engine] = edge_spec.load("demo", engine=engine, n_threads=1, cache_dir=probe_cache)
+            loaded[engine] = edge_spec.load("demo", engine=engine, n_threads=1, cache_dir=cache)
         return loaded[engine]
 
     yield load

@@ -1,4 +1,4 @@
-"""How many cases of a law every run tries, how many more ``.ci/run``, and once a week ``pytest -m slow``."""
+"""Numbers of cases of a law: few in every run, more in ``.ci/run``, most in ``pytest -m slow`` once a week."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ def kept_rows(settings: ModelSettings) -> int:
 
 
 def most_copies(settings: ModelSettings) -> int:
-    """Return of how many places a text has copies at most: where its prompt began to be read and ended, or what
-    a drafter holds."""
+    """Return the most states that a text keeps copies of: where its prompt began and ended, or what a drafter
+    holds."""
     return 2 if settings.exact else 1
 
 

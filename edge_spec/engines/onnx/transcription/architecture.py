@@ -22,7 +22,7 @@ class Experts:
     Attributes:
         of_all: an expert's share is that of its weight in the softmax of all, else of those that are used.
         normalized: shares are divided by the sum of those that are used.
-        limit: what goes into a gate is at most this, and what it multiplies is within it and 1 more; 0 for no limit.
+        limit: a gate's input is capped at this, and its other factor is clamped to +- this, plus 1; 0 for no limit.
         alpha: how steep a gate is.
         preferred: an expert's share is its score as a number from 0 to 1, to which a preference of each is added where
             experts are chosen.
@@ -51,8 +51,8 @@ class Kind:
 
     Attributes:
         interleaved: rotary embeddings turn neighboring numbers of a head, else numbers half a head apart.
-        unturned_every: of so many layers the last knows no positions; 0 if all know them.
-        unturned_setting: where ``rope.scaling.finetuned`` is false, no layer knows positions.
+        unturned_every: every so many layers one has no rotary embedding (NoPE); 0 if all have one.
+        unturned_setting: where ``rope.scaling.finetuned`` is false, no layer has a rotary embedding.
         head_norms: queries and keys are normalized head by head.
         whole_norms: queries and keys are normalized, all heads together.
         pre_norms: what attention and the feed-forward network read is normalized.

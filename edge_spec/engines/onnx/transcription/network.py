@@ -108,7 +108,7 @@ _OF_KIND = {
     "soft_cap": (_SOFT_CAP,),
 }
 _OF_EXPERTS = {"shared": (_SHARED_LENGTH,), "preferred": (_DENSE, _GATING)}
-"""Settings by what of an architecture reads them."""
+"""Metadata keys that are accepted only where the architecture has that property."""
 
 # Converters write that there are none.
 _NONE_IF_ZERO = ("expert_count", "expert_used_count")
