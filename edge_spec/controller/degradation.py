@@ -131,6 +131,8 @@ class Degradation(MemoryGuard):
                 )
             return False
         after = models.target.pool
+        # Cells that could not be restored are read again, in other widths than before.
+        lossless = lossless and models.target.n_past >= n_past
         for reply in replies:
             self._known[reply.owner] = after.profile.name
         if replies and not lossless:

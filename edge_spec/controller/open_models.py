@@ -21,7 +21,7 @@ from edge_spec.models.heads import reads
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.modes import Mode
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import Pool
@@ -86,7 +86,7 @@ class OpenModels:
             opened = self._open("target", first, self._target_of(first)[1])
             self.probed: ProbeResult = opened.probed
             self._note_cut_short()
-            self.target = Target(Speculator(opened.pool.path(), NoDrafter()))
+            self.target = Target(Slot(opened.pool.path(), NoDrafter()))
             self.prefix_cache = PrefixCache(self.target, ledger, folder=folder)
             self._go_to(first)
         except BaseException:
@@ -122,7 +122,7 @@ class OpenModels:
     def recover(self) -> bool:
         """Reopen a lost target with an empty cache; return whether it is open."""
         if self.is_lost:
-            self.prefix_cache.lose_cells()
+            self.prefix_cache.discard_saved()
             with suppress(*FAILURES):
                 self._go_to(self.candidate)
                 self.target.forget()
@@ -181,14 +181,14 @@ class OpenModels:
         self._opened, self.probed = wanted, opened.probed
         self._note_cut_short()
         self.target.change_pool(opened.pool)
-        self.prefix_cache.return_to_cells()
+        self.prefix_cache.restore_slots()
 
     def _close_target(self, wanted: tuple[Engine, ModelSettings]) -> None:
         """Close the target; keep its cells if the wanted candidate can use them and they fit."""
         assert self._opened is not None
         engine, own = self._opened
         if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx, held_experts=wanted[1].held_experts)):
-            self.prefix_cache.leave_cells(wanted[1].n_ctx)
+            self.prefix_cache.save_slots(wanted[1].n_ctx)
         self._opened = None
         self._close("target")
 

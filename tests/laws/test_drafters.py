@@ -21,7 +21,7 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
 from edge_spec.testing import TableModel, random_table
@@ -145,7 +145,7 @@ def test_a_tree_begins_with_what_its_model_would_write(width: int, depth: int, l
 def test_a_model_that_is_the_target_is_always_right() -> None:
     for sampling in (SAMPLING, SamplerSettings(temperature=0), SamplerSettings(seed=3, repeat_penalty=1.3)):
         target = TableModel(TABLE)
-        speculator = Speculator(target, ModelDrafter(TableModel(TABLE)))
+        speculator = Slot(target, ModelDrafter(TableModel(TABLE)))
         speculator.begin([3], Sampler(sampling, [3]), reuse=False)
         for _ in range(30):
             assert len(step(speculator, 4).tokens) == 5
@@ -167,7 +167,7 @@ def test_sharing_the_noise_guesses_better_than_the_likeliest_token() -> None:
 def test_a_drafter_decodes_each_token_once() -> None:
     """Chains cost one row per guess, and catching up with what was accepted costs no decode of its own."""
     model = Counted(TABLE)
-    speculator = Speculator(TableModel(TABLE), ModelDrafter(model))
+    speculator = Slot(TableModel(TABLE), ModelDrafter(model))
     speculator.begin([3], Sampler(SAMPLING, [3]), reuse=False)
     for _ in range(10):
         model.widths.clear()

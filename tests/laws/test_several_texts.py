@@ -36,7 +36,7 @@ from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.tree import Tree
@@ -69,7 +69,7 @@ class World:
         self.table = random_table(N_VOCAB, order=2, seed=5)
         self.ledger = Ledger(budget)
         self.model = self.new_model(most)
-        target = Target(Speculator(self.model.pool.path(), drafters()), lambda path: drafters())
+        target = Target(Slot(self.model.pool.path(), drafters()), lambda path: drafters())
         self.scheduler = Scheduler(target, letters, PrefixCache(target, self.ledger))
 
     def new_model(self, most: int) -> TableModel:
@@ -82,7 +82,7 @@ class World:
         return Replies(self.scheduler, asked, lambda: 3)
 
     def alone(self, request: ReplyRequest) -> tuple[Any, ...]:
-        scheduler = Scheduler(Target(Speculator(self.new_model(4), NoDrafter())), self.letters)
+        scheduler = Scheduler(Target(Slot(self.new_model(4), NoDrafter())), self.letters)
         try:
             reply = Reply(scheduler, request, lambda: 0)
         except PromptTooLong as error:
@@ -466,12 +466,12 @@ def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
     for _ in range(3):
         replies = world.replies()
         texts.append("".join(replies.read()))
-        for text in [text for text in target.texts if text is not target.latest]:
+        for text in [text for text in target.slots if text is not target.latest]:
             target.drop(text)
         del replies, text
         gc.collect()
         # The first text stays with the target, and so does the one that was written alone at last.
-        assert sum(each() is not None for each in made) == len(target.texts) <= 2
+        assert sum(each() is not None for each in made) == len(target.slots) <= 2
     assert len(made) > 4 and len({*texts}) == 1
 
 
