@@ -26,9 +26,9 @@ from replay import Curve, Replay, Reply, replayed_rounds
 from replay_chooser import Device, curve_of, device_of, replies_of
 
 from edge_spec.speculation.chooser.candidate import Candidate
-from edge_spec.speculation.chooser.chooser import Chooser
 from edge_spec.speculation.chooser.claims import Calibration
 from edge_spec.speculation.chooser.curve import CostCurve
+from edge_spec.speculation.chooser.decider import Decider
 
 _TESTS = Path(__file__).parents[1] / "tests" / "laws" / "traces"
 TRACES = (_TESTS, *filter(Path.is_dir, sorted(_TESTS.iterdir())))
@@ -60,16 +60,16 @@ ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
     "claims by rank or depth": (Candidate, "_rank", _rank),
     "the shape learns": (CostCurve, "learn", lambda self, n_rows, seconds: _factor_only(self, n_rows, seconds)),
     "widths follow others": (CostCurve, "_lead", lambda self, n_rows, steeper: None),
-    "tables are left alone": (Chooser, "_tables_pay", True),
-    "further levels looked at": (Chooser, "_is_worth_more", lambda self, *asked: _next_level(self, *asked)),
-    "plain decoding measured again": (Chooser, "_plain_is_due", False),
+    "tables are left alone": (Decider, "_tables_pay", True),
+    "further levels looked at": (Decider, "_is_worth_more", lambda self, *asked: _next_level(self, *asked)),
+    "plain decoding measured again": (Decider, "_plain_is_due", False),
     "wide decodes are hoped for": (CostCurve, "_hope", lambda self: None),
-    "rests": (Chooser, "_rest_after", lambda self, seconds: 0),
-    "learning is passed over": (Chooser, "_may_pass", lambda self: False),
+    "rests": (Decider, "_rest_after", lambda self, seconds: 0),
+    "learning is passed over": (Decider, "_may_pass", lambda self: False),
 }
 """Where each mechanism is, and what stands for it when it is off."""
 
-_learn, _is_worth_more = CostCurve.learn, Chooser._is_worth_more
+_learn, _is_worth_more = CostCurve.learn, Decider._is_worth_more
 
 
 def _factor_only(self: CostCurve, n_rows: int, seconds: float) -> None:
@@ -78,7 +78,7 @@ def _factor_only(self: CostCurve, n_rows: int, seconds: float) -> None:
     self._shape.update(shape)
 
 
-def _next_level(self: Chooser, model: Candidate, value: float, n: int, depth: int, n_ends: int = 1) -> bool:
+def _next_level(self: Decider, model: Candidate, value: float, n: int, depth: int, n_ends: int = 1) -> bool:
     prices, gained = self.prices, value * model.reach[depth] * self.prices.share if depth < self.most else 0.0
     return n < self.most and gained > prices.rate * self._step_s(model) + prices.further(n, 1)
 

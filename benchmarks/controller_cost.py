@@ -22,13 +22,14 @@ from typing import Any
 import edge_spec
 from edge_spec.models import resolve_family
 from edge_spec.speculation.chooser import Chooser
+from edge_spec.speculation.chooser.decider import Decider
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 
 PROMPTS = ("Tell me a story about a dog.", "A girl finds a boat.", "Why was the bear sad?", "Tell me about the sea.")
-CHOOSING = ("draft", "learn", "_is_worth_more")
-DRAFTING = ("draft", "draft_while", "read", "n_unread")
+CHOOSING = ("draft_all", "learn_all", "_is_worth_more")
+DRAFTING = ("draft", "draft_all_while", "read", "n_unread")
 
 
 class Clock:
@@ -88,8 +89,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="of each reply; a quarter for the enlarged model")
     options = parser.parse_args()
     clock = Clock()
-    for name in CHOOSING:
-        setattr(Chooser, name, clock.counted(getattr(Chooser, name), "choosing"))
+    for kind in (Chooser, Decider):
+        for name in set(CHOOSING) & set(vars(kind)):
+            setattr(kind, name, clock.counted(getattr(kind, name), "choosing"))
     for drafter in (HierarchyDrafter, ModelDrafter, NgramDrafter):
         for name in set(DRAFTING) & set(vars(drafter)):
             setattr(drafter, name, clock.counted(getattr(drafter, name), "drafting"))

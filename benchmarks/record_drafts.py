@@ -72,30 +72,30 @@ class _Recorder(Chooser):
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         super().__init__(drafters, most=_MOST)
-        self._drafters = drafters
         self._last_drafts: list[tuple[Tree, float]] = []
         self.recordings: list[Recording] = []
 
     def begin(self, text: Text, sampler: Sampler) -> None:
         super().begin(text, sampler)
-        self.recordings = [Recording(drafter.name, sampler.settings.temperature) for drafter in self._drafters]
+        self.recordings = [Recording(drafter.name, sampler.settings.temperature) for drafter in self.drafters.values()]
 
     def draft(self, limit: int) -> Tree:
         self._last_drafts = []
-        for drafter in self._drafters:
+        for drafter in self.drafters.values():
             drafter.read()
             started = perf_counter()
             self._last_drafts.append((drafter.draft(min(limit, _MOST)), perf_counter() - started))
         return EMPTY
 
-    def learn(self, done: Round) -> None:
-        tokens = done.tokens
-        drafted, self._last_drafts = self._last_drafts or [(EMPTY, 0.0)] * len(self._drafters), []
+    def learn_all(self, drafters: Sequence[Drafter], rounds: Sequence[Round]) -> Sequence[None]:
+        tokens = rounds[0].tokens
+        drafted, self._last_drafts = self._last_drafts or [(EMPTY, 0.0)] * len(self.drafters), []
         for recording, (draft, seconds) in zip(self.recordings, drafted, strict=True):
             recording.truth += tokens
             # A round that a grammar drafted for has several tokens.
             recording.drafts += [draft, *([EMPTY] * (len(tokens) - 1))]
             recording.draft_s += seconds
+        return [None]
 
 
 def record(
@@ -121,7 +121,7 @@ def record(
     def build(models: Any) -> Drafter:
         drafter = auto.build(models)
         assert isinstance(drafter, Chooser)
-        recorders.append(_Recorder([candidate.drafter for candidate in drafter.candidates]))
+        recorders.append(_Recorder([*drafter.drafters.values()]))
         return recorders[-1]
 
     with open_model(replace(auto, build=build, limit=_MOST)) as model:

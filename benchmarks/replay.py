@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from edge_spec.speculation.chooser import Chooser
-from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
+from edge_spec.speculation.drafters.base import Drafter, WorthMore
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -39,7 +40,7 @@ def read_recordings(folder: Path, temperature: float) -> dict[str, list[Reply]]:
     return found
 
 
-class Replay(LevelDrafter):
+class Replay(Drafter):
     """Drafts again what was recorded, and keeps the time that it would have taken.
 
     Args:
@@ -62,6 +63,10 @@ class Replay(LevelDrafter):
     def followed(self) -> Mapping[str, Any]:
         # What costs nothing by the level is a table, and a table has no model.
         return {self.name: self} if self.step_s else {}
+
+    @property
+    def most_texts(self) -> int:
+        return sys.maxsize
 
     def read(self, most: int | None = None) -> bool:
         return True

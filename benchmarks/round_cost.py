@@ -25,7 +25,7 @@ from edge_spec.llama_cpp.library import library
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
-from edge_spec.speculation.loop import Speculator, decode, prepare
+from edge_spec.speculation.loop import Slot, decode, prepare
 from edge_spec.speculation.pool import Path
 from edge_spec.speculation.tree import EMPTY
 
@@ -108,7 +108,7 @@ def measure(n_vocab: int, limit: int, n_rounds: int) -> list[float]:
     # The drafter returns the same rows with an error, and so is right about as often as a real one.
     drafter_rows = target_rows + np.random.default_rng(1).standard_normal(target_rows.shape).astype(np.float32) * 0.5
     drafter = ModelDrafter(CannedPool(drafter_rows).path())
-    speculator = Speculator(CannedPool(target_rows).path(), drafter)
+    speculator = Slot(CannedPool(target_rows).path(), drafter)
     prompt = list(range(100))
     settings = SamplerSettings(temperature=0.8, top_k=40, seed=1)
     speculator.begin(prompt, Sampler(settings, prompt), reuse=False)

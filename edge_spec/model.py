@@ -401,7 +401,7 @@ class TextModel(Closing):
     @property
     def followed(self) -> Mapping[str, Follower]:
         """The models that are open and the texts that they follow, for inspection: ``target``, and the drafter's."""
-        return self._scheduler.target.seat.followed
+        return self._scheduler.target.latest.followed
 
     @property
     def most_texts(self) -> int:

@@ -21,7 +21,7 @@ from edge_spec.errors import Closed, EdgeSpecError, PromptError, PromptTooLong, 
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
 
@@ -51,7 +51,7 @@ class Gated(TableModel):
 
 def text_model(model: TableModel | None = None, **values: Any) -> TextModel:
     model = model or TableModel(TABLE, n_ctx=400)
-    speculator = Speculator(model, ModelDrafter(TableModel(TABLE, n_ctx=400)))
+    speculator = Slot(model, ModelDrafter(TableModel(TABLE, n_ctx=400)))
     return TextModel(Target(speculator), lambda: 3, LetterTokenizer(), mode="sequence", **values)
 
 

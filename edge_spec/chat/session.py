@@ -30,7 +30,7 @@ from edge_spec.generation.suspended_caches import SuspendedCaches
 from edge_spec.generation.tools.functions import Tool, callable_functions
 from edge_spec.options import refuse_unknown
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 
 __all__ = ["ChatKeywords", "ChatSession"]
 
@@ -446,37 +446,35 @@ class _Answer(Context):
         # Move only cells that this conversation has read, never those of another text.
         return self.shares and self._window.fit(n_tokens, n_ctx) is None
 
-    def begin(
-        self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
-    ) -> None:
+    def begin(self, slot: Slot, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice) -> None:
         session, window = self.session, self._window
-        start = window.fit(len(text), speculator.model.n_ctx)
+        start = window.fit(len(text), slot.model.n_ctx)
         if resumed and [place for place in session.moves if place > window.start] not in ([], [start]):
             # The cells were shifted for an answer that has been taken back: read again what follows the head.
-            speculator.replace(window.head, ())
+            slot.replace(window.head, ())
             resumed = False
         elif not resumed:
-            speculator.forget()
+            slot.forget()
         if not resumed:
             # Cells that were moved, or would be now, have other bits than reading the text again.
-            is_same = self.shares and start is None and speculator.model.capabilities.reuse_step == 1
+            is_same = self.shares and start is None and slot.model.capabilities.reuse_step == 1
             if session.was_read and not is_same:
                 notice(_READ_AGAIN, departs=True)
             session.moves = window.moved
         session.was_read = True
         if start is not None:
-            self._move(speculator, start, notice)
-        speculator.begin(window.seen(text), sampler, reuse=True)
+            self._move(slot, start, notice)
+        slot.begin(window.seen(text), sampler, reuse=True)
         # Last: after a cancel before this line, all of it is done once more.
         sampler.forget(window.n_forgotten)
         self._sampler = sampler
 
-    def make_room(self, speculator: Speculator, notice: Notice) -> bool:
-        n_tokens = len(speculator.text) + self._window.n_forgotten
-        self._move(speculator, self._window.next_start(n_tokens, speculator.model.n_ctx), notice)
+    def make_room(self, slot: Slot, notice: Notice) -> bool:
+        n_tokens = len(slot.text) + self._window.n_forgotten
+        self._move(slot, self._window.next_start(n_tokens, slot.model.n_ctx), notice)
         return True
 
-    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+    def can_shrink(self, slot: Slot, n_ctx: int) -> bool:
         return self._window.head + n_ctx // 8 < n_ctx
 
     def notice(self, sentence: str) -> None:
@@ -494,12 +492,12 @@ class _Answer(Context):
         tokens = (*reply.prompt, *reply.token_ids)
         self.session._conversation = self._conversation.answered(message, tokens, self._window)
 
-    def _move(self, speculator: Speculator, start: int, notice: Notice) -> None:
+    def _move(self, slot: Slot, start: int, notice: Notice) -> None:
         head, forgotten = self._window.head, start - self._window.start
         # A retry finds the caches already moved.
         if start not in self.session.moves:
-            if head + forgotten < len(speculator.text):
-                speculator.cut(head, head + forgotten)
+            if head + forgotten < len(slot.text):
+                slot.cut(head, head + forgotten)
             self.session.moves = (*self.session.moves, start)
         self._window.start, self.shares = start, False
         if self._sampler is not None:

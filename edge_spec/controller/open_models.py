@@ -21,8 +21,8 @@ from edge_spec.models.heads import reads
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
-from edge_spec.speculation.modes import Mode, mode_of
+from edge_spec.speculation.loop import Slot
+from edge_spec.speculation.modes import Mode
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import Pool
 from edge_spec.speculation.target import Target
@@ -86,7 +86,7 @@ class OpenModels:
             opened = self._open("target", first, self._target_of(first)[1])
             self.probed: ProbeResult = opened.probed
             self._note_cut_short()
-            self.target = Target(Speculator(opened.pool.path(), NoDrafter()))
+            self.target = Target(Slot(opened.pool.path(), NoDrafter()))
             self.prefix_cache = PrefixCache(self.target, ledger, folder=folder)
             self._go_to(first)
         except BaseException:
@@ -122,7 +122,7 @@ class OpenModels:
     def recover(self) -> bool:
         """Reopen a lost target with an empty cache; return whether it is open."""
         if self.is_lost:
-            self.prefix_cache.lose_cells()
+            self.prefix_cache.discard_saved()
             with suppress(*FAILURES):
                 self._go_to(self.candidate)
                 self.target.forget()
@@ -181,14 +181,14 @@ class OpenModels:
         self._opened, self.probed = wanted, opened.probed
         self._note_cut_short()
         self.target.change_pool(opened.pool)
-        self.prefix_cache.return_to_cells()
+        self.prefix_cache.restore_slots()
 
     def _close_target(self, wanted: tuple[Engine, ModelSettings]) -> None:
         """Close the target; keep its cells if the wanted candidate can use them and they fit."""
         assert self._opened is not None
         engine, own = self._opened
         if wanted == (engine, replace(own, n_ctx=wanted[1].n_ctx, held_experts=wanted[1].held_experts)):
-            self.prefix_cache.leave_cells(wanted[1].n_ctx)
+            self.prefix_cache.save_slots(wanted[1].n_ctx)
         self._opened = None
         self._close("target")
 
@@ -230,12 +230,11 @@ class OpenModels:
         self._stop_drafting(keep=candidate.mode.needs)
         try:
             self.ledger.set("process", DRAFT_TABLES, candidate.tables.get(DRAFT_TABLES, 0))
-            smaller = _SmallerModels(candidate, self.files, self._open, self.probed)
-            drafter = smaller.drafter(candidate.mode, self.target.seat.model)
-            self._measurements.recall(candidate, smaller.learners)
+            recall = partial(self._measurements.recall, candidate)
+            smaller = _SmallerModels(candidate, self.files, self._open, self.probed, recall)
             self._learning = candidate, smaller.learners
             self.ledger.gauge("process", DRAFT_TABLES, lambda: self.target.held_bytes)
-            self.target.change_drafter(drafter, partial(smaller.drafter_beside, candidate.mode))
+            self.target.change_drafters(partial(smaller.drafter, candidate.mode))
         except BaseException:
             self._stop_drafting()
             raise
@@ -244,7 +243,7 @@ class OpenModels:
     def _stop_drafting(self, keep: Collection[str] = ()) -> None:
         """Close the drafter and its models; the weights of roles in ``keep`` stay."""
         self._keep_learned()
-        self.target.change_drafter(None)
+        self.target.change_drafters()
         self._mode = None
         self.ledger.release("process", DRAFT_TABLES)
         # Close the drafter first: it may read what the intermediate model computes.
@@ -307,6 +306,7 @@ class _SmallerModels:
         files: Mapping[str, ModelFile],
         open_it: Callable[[str, Candidate, ModelSettings], OpenedModel],
         probed: ProbeResult,
+        recall: Callable[[Mapping[str, Chooser]], None],
     ) -> None:
         self.n_ctx = candidate.n_ctx
         self.takes_trees = probed.capabilities.takes_trees
@@ -317,13 +317,13 @@ class _SmallerModels:
         self.learners: dict[str, Chooser] = {}
         self._candidate = candidate
         self._files = files
-        self._open = open_it
+        self._open, self._recall = open_it, recall
         self._pools: dict[str, Pool] = {}
         # Of the text that a drafter is built for, the target among them.
         self._paths: dict[str, TextPath] = {}
 
     def remember(self, name: str, learner: Chooser) -> None:
-        """Register a learner; it is given its stored state as soon as the whole drafter is built.
+        """Register a learner, and give it its stored state.
 
         What drafts for a further text learns together with what drafts for the first one.
         """
@@ -331,17 +331,12 @@ class _SmallerModels:
             learner.join(self.learners[name])
         else:
             self.learners[name] = learner
+            self._recall({name: learner})
 
     def drafter(self, mode: Mode, target: TextPath) -> Drafter:
         """Return a drafter for a text of the target."""
         self._paths = {"target": target}
         return mode.build(self)
-
-    def drafter_beside(self, mode: Mode, target: TextPath) -> Drafter:
-        """Return a drafter for a further text: like the first one, but of tables only if its models know one text."""
-        if all(pool.max_paths > 1 for pool in self._pools.values()):
-            return self.drafter(mode, target)
-        return mode_of("auto", given=frozenset()).build(self) if "text" in self.learners else NoDrafter()
 
     def draft(self, *, trees: bool) -> TextPath:
         """Return a path of the drafter's model."""

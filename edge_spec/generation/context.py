@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from edge_spec.errors import PromptTooLong
-from edge_spec.generation.prefix_cache import EarlierPrompt
+from edge_spec.generation.prefix_cache import CachedPrompt
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 
 __all__ = ["Context", "GuardedReply", "MemoryGuard", "Notice"]
 
@@ -28,7 +28,7 @@ class Context:
     """Brings the text of a reply into the models, and keeps it inside their context: here, of a reply of its own.
 
     Args:
-        session: owner of the text in the prefix cache: a conversation or an ``EarlierPrompt``; None if it is not kept.
+        session: owner of the text in the prefix cache: a conversation or a ``CachedPrompt``; None if it is not kept.
 
     Attributes:
         session: the same.
@@ -57,28 +57,26 @@ class Context:
         """Return whether a text of ``n_tokens`` may begin with the cells of another one."""
         return self.shares
 
-    def begin(
-        self, speculator: Speculator, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice
-    ) -> None:
+    def begin(self, slot: Slot, text: Sequence[int], sampler: Sampler, *, resumed: bool, notice: Notice) -> None:
         """Let the models follow ``text``, the prompt and what is written of the reply; reading it comes next.
 
         Args:
             resumed: the models' caches hold what it begins with: here, cells with the bits that reading it would give.
             notice: tells the reader something.
         """
-        self.require_room(len(text), speculator.model.n_ctx)
-        speculator.begin(text, sampler, reuse=resumed)
-        if isinstance(self.session, EarlierPrompt):
-            self.n_reused = min(speculator.model.n_past, len(text))
-            self.session.n_read, self.session.profile = len(text) - 1, speculator.model.profile.name
+        self.require_room(len(text), slot.model.n_ctx)
+        slot.begin(text, sampler, reuse=resumed)
+        if isinstance(self.session, CachedPrompt):
+            self.n_reused = min(slot.model.n_past, len(text))
+            self.session.n_read, self.session.profile = len(text) - 1, slot.model.profile.name
 
-    def make_room(self, speculator: Speculator, notice: Notice) -> bool:
+    def make_room(self, slot: Slot, notice: Notice) -> bool:
         """Take something out of a context that is full; False if nothing can go, and the reply then ends."""
         return False
 
-    def can_shrink(self, speculator: Speculator, n_ctx: int) -> bool:
+    def can_shrink(self, slot: Slot, n_ctx: int) -> bool:
         """Whether the reply could continue in a context of ``n_ctx`` tokens, if necessary after ``make_room``."""
-        return len(speculator.text) < n_ctx
+        return len(slot.text) < n_ctx
 
 
 class GuardedReply(Protocol):

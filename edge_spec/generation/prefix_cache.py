@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from edge_spec.errors import BudgetExceeded, EdgeSpecError, PoolFull, StateError
 from edge_spec.generation.suspended_caches import CachesOnDisk, SuspendedCaches
 from edge_spec.memory import Ledger
 from edge_spec.speculation.cache_state import restated
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.pool import TILE, Pool
+from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import common_prefix
 
-__all__ = ["TEXTS", "EarlierPrompt", "PrefixCache", "Taken"]
+__all__ = ["TEXTS", "CachedPrompt", "PrefixCache", "Taken"]
 
 TEXTS = ("texts", "caches")
 """The ledger's line of what texts take beyond the plan."""
@@ -43,7 +44,7 @@ _WORTH_COPYING = 32
 _COPY_FROM = 8
 """An earlier prompt of which less than this part is shared is not copied for it."""
 
-_MAX_EARLIER = 64
+_MAX_PROMPTS = 64
 """So many earlier prompts are kept."""
 
 _TOKEN_BYTES = 64
@@ -53,8 +54,8 @@ _COPIES = 3
 """Copies of a target's saved cells in memory while they are read back: engines copy them once or twice."""
 
 
-class EarlierPrompt:
-    """Whose text it is where a reply belongs to no conversation: later prompts may begin like it.
+class CachedPrompt:
+    """The owner of a text that belongs to no conversation: later prompts may begin like it.
 
     A cell serves them only where reading their prompt would compute the same bits, see ``Capabilities.reuse_step``; so
     nothing of a reply depends on what came before.
@@ -74,30 +75,38 @@ class EarlierPrompt:
         return shared // step * step if step else 0
 
 
-Taken: TypeAlias = tuple[Speculator, bool] | Literal[False] | None
-"""A text that may be written now, and whether its cells hold what it begins with; False while others need the cells,
-None while another text is reading what both begin with."""
+class Taken(NamedTuple):
+    """A slot that a text may be written in now.
+
+    Attributes:
+        slot: the slot.
+        is_resumed: whether its cells hold the beginning of the text, so that only the rest is read.
+    """
+
+    slot: Slot
+    is_resumed: bool
 
 
-class _Beginning(NamedTuple):
-    """A text that another one may begin like: how many tokens its cells hold of it now, and soon."""
+class _Match(NamedTuple):
+    """Where the beginning of a text is: so many of its tokens now, and so many soon."""
 
-    source: Speculator | EarlierPrompt | None
+    source: Slot | CachedPrompt | None
     n: int
     n_soon: int
 
 
 class PrefixCache:
-    """The texts of a target, and whom they belong to.
+    """The slots of a target, and which conversation or prompt owns the text of each.
 
-    A text that nobody writes stays in its cells until others need them; then the one that was used least recently is
-    suspended: copied into memory or files, from which it is taken again. An engine that holds one text suspends it
-    whenever another one comes. Copies are dropped, the oldest first, where they get too large. What nobody refers to
-    any more is dropped as well.
+    An idle slot, whose text nobody writes, keeps its cells until others need them. Then the one that was used least
+    recently is suspended: copied into memory or files, and restored into another slot later. An engine that holds one
+    text suspends it whenever another one comes. Copies are dropped, the oldest first, where they get too large, and
+    with their owners.
 
-    ``take`` gives a text for the longest beginning that is there, ``put`` keeps one that nobody writes any more, and
-    ``spill`` frees cells. ``release``, ``to_disk`` and ``n_bytes`` may be used by any thread, everything else by the
-    worker, or by whoever has paused it.
+    ``take`` gives a slot with the longest beginning of a text, ``put`` keeps a slot as idle, and ``spill`` frees cells:
+    it *evicts* slots without an owner and *suspends* those with one. ``release`` forgets what an owner has, in cells
+    and copies. ``release``, ``to_disk`` and ``n_bytes`` may be used by any thread, everything else by the worker, or by
+    a thread that has paused it.
 
     Args:
         ledger: where room for copies, and for cells beyond the plan, is claimed; what it does not allow is not kept.
@@ -119,20 +128,20 @@ class PrefixCache:
         self._folder = folder
         self._uses_disk = False
         self._lock = threading.RLock()
-        self._written = set[Speculator]()
-        # Texts that nobody writes, by owner, the one used last at the end; those of no owner are not here.
-        self._idle: WeakKeyDictionary[object, Speculator] = WeakKeyDictionary()
+        self._written = set[Slot]()
+        # Idle slots by owner, the one used last at the end; those of no owner are not here.
+        self._idle: WeakKeyDictionary[object, Slot] = WeakKeyDictionary()
         # Copies by owner, the latest at the end.
         self._copies: WeakKeyDictionary[object, SuspendedCaches | CachesOnDisk] = WeakKeyDictionary()
-        # Nobody else refers to these.
-        self._earlier = dict[EarlierPrompt, None]()
-        # Of texts of no owner, for which group of replies they were written.
-        self._groups: WeakKeyDictionary[Speculator, ref[object]] = WeakKeyDictionary()
+        # Held here, since nobody else refers to them.
+        self._prompts = dict[CachedPrompt, None]()
+        # Of slots without an owner, for which group of replies they were written.
+        self._groups: WeakKeyDictionary[Slot, ref[object]] = WeakKeyDictionary()
         # Cells that pools had when they were opened: those of the plan.
         self._planned: WeakKeyDictionary[Pool, int] = WeakKeyDictionary()
         self._planned_of(self.pool)
-        # Of texts whose target is closed.
-        self._left: list[tuple[Speculator, CachesOnDisk]] = []
+        # Of slots whose target is closed.
+        self._saved: list[tuple[Slot, CachesOnDisk]] = []
 
     @property
     def pool(self) -> Pool:
@@ -148,8 +157,8 @@ class PrefixCache:
     def __contains__(self, owner: object) -> bool:
         return owner in self._idle or owner in self._copies
 
-    def idle(self, owner: object | None) -> Speculator | None:
-        """Return the text of an owner, if it lies in cells and nobody writes it."""
+    def idle(self, owner: object | None) -> Slot | None:
+        """Return the idle slot of an owner, if it has one."""
         return self._idle.get(owner) if owner is not None else None
 
     # --- take
@@ -158,178 +167,187 @@ class PrefixCache:
         self,
         owner: object,
         tokens: Sequence[int],
-        beside: Iterable[tuple[Speculator, bool]] | None = None,
+        beside: Iterable[tuple[Slot, bool]] | None = None,
         group: object | None = None,
-    ) -> Taken:
-        """Return a text to write ``tokens`` in, whose cells hold the longest beginning of them that is there.
+    ) -> Taken | Literal["full", "wait"]:
+        """Take a slot to write ``tokens`` in, whose cells hold the longest beginning of them that there is.
 
-        What its owner has comes first. An ``EarlierPrompt`` has nothing of its own: it continues or copies the one
-        before it that begins most alike. Cells for all tokens, and for a draft, are given to the text.
+        The owner's own slot or copies come first. A ``CachedPrompt`` has none: it continues or copies the earlier
+        prompt that matches best. The slot gets cells for all tokens, and for a draft.
 
         Args:
-            owner: a conversation, or whoever else the text belongs to.
-            beside: texts that are being written and may be shared, and whether they are reading what they begin with;
-                None if only what is the owner's own serves.
-            group: for which group of replies it is written; the texts of those that have ended may be shared, too.
+            owner: a conversation, or what else owns the text.
+            beside: slots that are being written and may be shared, and whether they are reading their prompts; None if
+                only what is the owner's own serves.
+            group: of replies that were asked for together; slots of those that have ended may be shared, too.
+
+        Returns:
+            The slot; ``full`` while others need the cells, ``wait`` while another slot is reading what both begin with.
         """
         source, n = owner, len(tokens)
-        is_earlier = beside is not None and isinstance(owner, EarlierPrompt)
+        is_earlier = beside is not None and isinstance(owner, CachedPrompt)
         if beside is not None and (is_earlier or owner not in self):
             found = self._longest(owner, tokens, beside, group)
             if found.n_soon - found.n >= _WORTH_SHARING:
-                return None
+                return "wait"
             source, n = found.source or owner, found.n
-            if isinstance(source, EarlierPrompt) and source is not owner:
-                source = self._adopted(owner, source, n)
+            if isinstance(source, CachedPrompt) and source is not owner:
+                source = self._adopt(owner, source, n)
         is_own = source is owner
-        text = self._idle.get(owner) if is_own else self._fork(source, n)
-        is_held = text is not None and bool(text.text)
-        is_new = text is None
-        text = text or self._empty()
-        if text is None or not self._has_room(text):
-            return False
-        if is_new:
-            is_held = self._restored(text, source, keep=not is_own)
+        slot = self._idle.get(owner) if is_own else self._fork(source, n)
+        is_new = slot is None
+        slot = slot or self._empty_slot()
+        if slot is None or not self._claim_slot(slot):
+            return "full"
+        if is_new or is_own:
+            self._restore(slot, source)
         if is_own:
-            self._idle.pop(owner, None)
+            self.release(owner)
+        is_resumed = bool(slot.text)
         if is_earlier:
-            is_held = is_held and n > 0
-            self._trim(text, n)
+            is_resumed = is_resumed and n > 0
+            self._trim(slot, n)
         n_ctx, max_rows = self.pool.n_ctx, self.pool.capabilities.max_rows
         # Cells of prompts that are still being read are taken only then.
         unread = sum(max(0, len(each.text) - each.model.n_past) for each in self._written)
-        self._written.add(text)
+        self._written.add(slot)
         n_tokens = min(len(tokens), n_ctx) + max_rows
-        if not self._frees(text, n_tokens - text.model.n_past + unread):
-            self.put(text, owner if is_held else None)
-            return False
-        self.gives_draft_cells(n_tokens, text)
-        return text, is_held
+        if not self._free_cells(slot, n_tokens - slot.model.n_past + unread):
+            self.put(slot, owner if is_resumed else None)
+            return "full"
+        return Taken(slot, is_resumed)
 
     def _longest(
-        self, owner: object, tokens: Sequence[int], beside: Iterable[tuple[Speculator, bool]], group: object | None
-    ) -> _Beginning:
-        """Return the text that begins most like some tokens, and how many of them serve.
+        self, owner: object, tokens: Sequence[int], beside: Iterable[tuple[Slot, bool]], group: object | None
+    ) -> _Match:
+        """Return the longest match of some tokens; ``n_soon`` is that of the match that will be the longest."""
+        found = [_Match(None, 0, 0)]
+        if isinstance(owner, CachedPrompt):
+            found += self._matches_of_prompts(tokens)
+        found += self._matches_of_slots(tokens, beside, group)
+        # A text that waits for a few tokens is written after the others, in decodes of its own at the end.
+        return max(found, key=lambda each: each.n)._replace(n_soon=max(each.n_soon for each in found))
 
-        A cell of a text beside serves only where it has the same bits however it was computed. What such a text has yet
-        to read is waited for only where that is worth it.
+    def _matches_of_prompts(self, tokens: Sequence[int]) -> Iterator[_Match]:
+        """Yield the earlier prompts that begin like some tokens, as far as reading these would give the same cells."""
+        for prompt in self._prompts:
+            text = self._text_of(prompt) if prompt.profile == self.pool.profile.name else ()
+            n = prompt.usable(common_prefix(text, tokens[:-1]), self.pool.capabilities.reuse_step)
+            if n >= max(_WORTH_COPYING, len(text) // _COPY_FROM):
+                yield _Match(prompt, n, n)
+
+    def _matches_of_slots(
+        self, tokens: Sequence[int], beside: Iterable[tuple[Slot, bool]], group: object | None
+    ) -> Iterator[_Match]:
+        """Yield the slots that can be forked, if a cell has the same bits however it was computed.
+
+        These are the ones of texts that are written, and of texts of the same group that have ended.
         """
-        pool, found = self.pool, [_Beginning(None, 0, 0)]
-        step = pool.capabilities.reuse_step
-        if isinstance(owner, EarlierPrompt):
-            for earlier in self._earlier:
-                text = self._text_of(earlier) if earlier.profile == pool.profile.name else ()
-                n = earlier.usable(common_prefix(text, tokens[:-1]), step)
-                if n >= max(_WORTH_COPYING, len(text) // _COPY_FROM):
-                    found.append(_Beginning(earlier, n, n))
-        if step == 1 and pool.max_paths > 1:
-            own = ref(group) if group is not None else None
-            ended = ((text, False) for text in self._unowned() if own is not None and self._groups.get(text) == own)
-            for place, is_reading in (*ended, *beside):
-                n_past = place.model.n_past
-                # What it has not read yet it will have read soon, if it is being read.
-                n = common_prefix(place.text if is_reading else place.text[:n_past], tokens[:-1])
-                if n >= _WORTH_SHARING:
-                    found.append(_Beginning(place, min(n, n_past), n))
-        best = max((each for each in found if each.n >= _WORTH_SHARING), key=lambda each: each.n, default=found[0])
-        # Whoever waits for a few tokens is written after the others, in decodes of its own at the end.
-        return best._replace(n_soon=max(each.n_soon for each in found))
+        if self.pool.capabilities.reuse_step != 1 or self.pool.max_paths == 1:
+            return
+        own = ref(group) if group is not None else None
+        ended = ((slot, False) for slot in self._unowned() if own is not None and self._groups.get(slot) == own)
+        for slot, is_reading in (*ended, *beside):
+            n_past = slot.model.n_past
+            # A slot that is reading its prompt will have read all of it soon.
+            n = common_prefix(slot.text if is_reading else slot.text[:n_past], tokens[:-1])
+            if n >= _WORTH_SHARING:
+                n_now = min(n, n_past)
+                yield _Match(slot, n_now, n) if n_now >= _WORTH_SHARING else _Match(None, 0, n)
 
     def _text_of(self, owner: object) -> Sequence[int]:
         """Return the tokens of which an owner has cells or copies."""
         kept = self._idle.get(owner) or self._copies.get(owner)
         return kept.text if kept is not None else ()
 
-    def _adopted(self, owner: object, earlier: EarlierPrompt, n: int) -> object:
+    def _adopt(self, owner: object, earlier: CachedPrompt, n: int) -> object:
         """Return the source of a prompt whose first ``n`` tokens are those of an earlier one.
 
         Where it continues that one, or replaces no more than its last half, it becomes its text.
         """
-        assert isinstance(owner, EarlierPrompt)
+        assert isinstance(owner, CachedPrompt)
         owner.n_read, owner.profile = earlier.n_read, earlier.profile
         if n * 2 < len(self._text_of(earlier)):
             return earlier
         with self._lock:
-            if (text := self._idle.get(earlier)) is not None:
-                self._idle[owner] = text
+            if (slot := self._idle.get(earlier)) is not None:
+                self._idle[owner] = slot
             if (caches := self._copies.get(earlier)) is not None:
                 self._copies[owner] = caches
             self.release(earlier)
         return owner
 
-    def _fork(self, source: object, n: int) -> Speculator | None:
-        """Return a text that shares the cells of the first ``n`` tokens of another one; None if there can be none."""
-        text = source if isinstance(source, Speculator) else self._idle.get(source)
+    def _fork(self, source: object, n: int) -> Slot | None:
+        """Return a slot that shares the cells of the first ``n`` tokens of another one; None if there can be none."""
+        slot = source if isinstance(source, Slot) else self._idle.get(source)
         # Where there is one path, a copy is restored instead.
-        if text is not None and self.pool.max_paths > 1:
+        if slot is not None and self.pool.max_paths > 1:
             with suppress(PoolFull, MemoryError):
-                if self._has_room(None, text) and self._frees(text, TILE, text):
-                    self._drop_others(text)
-                    return self.target.fork(text, n)
+                if self._claim_slot(None, slot) and self._free_cells(slot, TILE, slot):
+                    self._drop_others(slot)
+                    return self.target.fork(slot, n)
         return None
 
-    def _drop_others(self, spare: Speculator) -> None:
-        """Have room for a further text: of those of nobody a few stay, and there are no more than there may be."""
+    def _drop_others(self, spare: Slot) -> None:
+        """Make room for a further slot; of those without an owner a few stay."""
         target = self.target
-        others = [each for each in self._unwritten() if each[1] not in (target.seat, spare)]
-        n_over = len(target.texts) + 1 - target.pool.max_paths
+        others = [each for each in self._unwritten() if each[1] is not spare]
+        n_over = len(target.slots) + 1 - target.pool.max_paths
         n_unowned = sum(owner is None for owner, _ in others)
-        for owner, text in others[: max(0, n_over, n_unowned - target.most_texts)]:
+        for owner, slot in others[: max(0, n_over, n_unowned - target.most_texts)]:
             if owner is not None:
                 self.suspend(owner)
-            target.drop(text)
+            target.drop(slot)
 
-    def _empty(self) -> Speculator | None:
-        """Return an empty text that nobody has; None if there is none to be had."""
-        text = next(self._unowned(), None) or self.target.add()
-        if text is None and self._idle:
-            text = self.suspend(next(iter(self._idle)))
-        if text is not None:
-            text.forget()
-        return text
+    def _empty_slot(self) -> Slot | None:
+        """Return an empty slot without an owner; None if there is none to be had."""
+        slot = next(self._unowned(), None) or self.target.add()
+        if slot is None and self._idle:
+            slot = self.suspend(next(iter(self._idle)))
+        if slot is not None:
+            slot.forget()
+        return slot
 
-    def _restored(self, text: Speculator, owner: object, *, keep: bool) -> bool:
-        """Move copies into the models; False if there are none, or the models cannot take them."""
-        try:
-            with self._borrowed(self._copies.get(owner)) as caches:
-                if caches is None or "target" not in caches.states:
-                    return False
-                self._frees(text, len(caches.text))
-                text.restore(caches.states, caches.text)
-                return True
-        except (BudgetExceeded, PoolFull, StateError):
-            return False
-        finally:
-            if not keep:
-                self.release(owner)
+    def _restore(self, slot: Slot, owner: object) -> None:
+        """Restore an owner's copies into the target or its drafters, whichever lack them, as far as there is room."""
+        with suppress(BudgetExceeded, PoolFull, StateError), self._borrowed(self._copies.get(owner)) as caches:
+            if caches is None:
+                return
+            n = len(caches.text)
+            self.reserve_draft_cells({**dict.fromkeys(self._written, 0), slot: n})
+            if slot.text:
+                slot.drafter.restore(caches.states, caches.text)
+            elif "target" in caches.states:
+                self._free_cells(slot, n)
+                slot.restore(caches.states, caches.text)
 
-    def _trim(self, text: Speculator, n: int) -> None:
+    def _trim(self, slot: Slot, n: int) -> None:
         """Go back to whole chunks: beyond them others would begin elsewhere than in a fresh prompt."""
         step = self.pool.capabilities.reuse_step
         if n and step > 1:
-            text.replace(min(n, text.model.n_past // step * step), ())
-            while text.model.n_past % step:
+            slot.replace(min(n, slot.model.n_past // step * step), ())
+            while slot.model.n_past % step:
                 # It went back further than it had to, into the middle of a chunk.
-                text.replace(text.model.n_past // step * step, ())
+                slot.replace(slot.model.n_past // step * step, ())
 
     # --- put
 
-    def put(self, text: Speculator, owner: object | None = None, group: object | None = None) -> None:
-        """Keep a text that nobody writes any more for its owner, or, while there is room, for a group of replies."""
-        self._written.discard(text)
-        self._groups.pop(text, None)
+    def put(self, slot: Slot, owner: object | None = None, group: object | None = None) -> None:
+        """Keep a slot that nobody writes any more for its owner, or, while there is room, for a group of replies."""
+        self._written.discard(slot)
+        self._groups.pop(slot, None)
         if group is not None:
-            self._groups[text] = ref(group)
+            self._groups[slot] = ref(group)
         if owner is None:
             return
         with self._lock:
             self._idle.pop(owner, None)
-            self._idle[owner] = text
-            if isinstance(owner, EarlierPrompt):
-                self._earlier.pop(owner, None)
-                self._earlier[owner] = None
-                while len(self._earlier) > _MAX_EARLIER:
-                    self.release(next(iter(self._earlier)))
+            self._idle[owner] = slot
+            if isinstance(owner, CachedPrompt):
+                self._prompts.pop(owner, None)
+                self._prompts[owner] = None
+                while len(self._prompts) > _MAX_PROMPTS:
+                    self.release(next(iter(self._prompts)))
 
     def keep(self, owner: object, caches: SuspendedCaches) -> None:
         """Keep copies for an owner, if there is room for them at all."""
@@ -341,120 +359,139 @@ class PrefixCache:
                     self._copies[owner] = CachesOnDisk(caches, self._folder)
             elif caches.n_bytes <= self.limit_bytes:
                 self._copies[owner] = caches
-                while (self.n_bytes > self.limit_bytes or not self._enter()) and (held := self._in_memory()):
+                while (self.n_bytes > self.limit_bytes or not self._record_copies()) and (held := self._in_memory()):
                     del self._copies[held[0][0]]
-            self._enter()
+            self._record_copies()
 
     def release(self, owner: object) -> None:
         """Forget what is kept for an owner."""
         with self._lock:
             self._idle.pop(owner, None)
             self._copies.pop(owner, None)
-            if isinstance(owner, EarlierPrompt):
-                self._earlier.pop(owner, None)
-            self._enter()
+            if isinstance(owner, CachedPrompt):
+                self._prompts.pop(owner, None)
+            self._record_copies()
 
     # --- spill
 
-    def spill(self, n: int, spare: Speculator | None = None) -> bool:
-        """Free ``n`` cells, or those of one text that nobody writes; return whether there was anything to free.
+    def spill(self, n: int, spare: Slot | None = None) -> bool:
+        """Free ``n`` cells, or those of one idle slot; return whether there was anything to free.
 
-        Texts of no owner go first; then there are more cells, as far as memory allows; then texts are suspended that
-        were used least recently.
+        Slots without an owner are evicted first; then the pool grows, as far as memory allows; then the slot that was
+        used least recently is suspended.
         """
-        owner, text = self._next_to_go(spare)
-        if (text is None or owner is not None) and self._grow(n, is_needed=text is None):
+        owner, slot = self._next_to_evict(spare)
+        if (slot is None or owner is not None) and self._grow(n, is_needed=slot is None):
             return True
-        return self._gives_way(owner, text)
+        return self._suspend_or_evict(owner, slot)
 
-    def suspend(self, owner: object) -> Speculator:
-        """Copy the text of an owner out of its cells; return the text, which is free for another owner."""
-        text = self._idle[owner]
+    def suspend(self, owner: object) -> Slot:
+        """Copy an owner's text out of its cells; return the slot, which is free for another owner."""
+        slot = self._idle[owner]
         # What cannot be suspended is read again later.
         with suppress(EdgeSpecError, MemoryError):
             with self.copied(owner) as kept:
                 assert kept is not None
             self.keep(owner, kept)
         self._idle.pop(owner, None)
-        self._evict(text)
-        return text
+        self._evict(slot)
+        return slot
 
-    def _unowned(self) -> Iterator[Speculator]:
-        """Yield the texts that belong to nobody, the first text before others."""
+    def _unowned(self) -> Iterator[Slot]:
+        """Yield the idle slots without an owner, the first slot before others."""
         owned = {*self._idle.values(), *self._written}
-        return (text for text in self.target.texts if text not in owned)
+        return (slot for slot in self.target.slots if slot not in owned)
 
-    def _unwritten(self) -> list[tuple[object | None, Speculator]]:
-        """Return the texts that nobody writes, with their owners, in the order in which they lose their cells."""
-        return [*((None, text) for text in self._unowned()), *self._idle.items()]
+    def _unwritten(self) -> list[tuple[object | None, Slot]]:
+        """Return the idle slots with their owners, in the order in which they lose their cells."""
+        return [*((None, slot) for slot in self._unowned()), *self._idle.items()]
 
-    def _next_to_go(self, spare: Speculator | None) -> tuple[object | None, Speculator | None]:
-        """Return the first text with cells that nobody writes, and its owner; None if there is none."""
+    def _next_to_evict(self, spare: Slot | None) -> tuple[object | None, Slot | None]:
+        """Return the first idle slot that has cells, and its owner; None if there is none."""
         going = (each for each in self._unwritten() if each[1].model.n_past and each[1] is not spare)
         return next(going, (None, None))
 
-    def _gives_way(self, owner: object | None, text: Speculator | None) -> bool:
-        """Free the cells of a text, with a copy for its owner if it has one; False if there is no text."""
+    def _suspend_or_evict(self, owner: object | None, slot: Slot | None) -> bool:
+        """Free the cells of a slot, with a copy for its owner if it has one; False if there is no slot."""
         if owner is not None:
             self.suspend(owner)
-        elif text is not None:
-            self._evict(text)
-        return text is not None
+        elif slot is not None:
+            self._evict(slot)
+        return slot is not None
 
-    def _evict(self, text: Speculator) -> None:
-        self.n_evicted += text.model.n_past
-        self._empty_out(text)
+    def _evict(self, slot: Slot) -> None:
+        self.n_evicted += slot.model.n_past
+        self._clear(slot)
 
-    def _empty_out(self, text: Speculator) -> None:
-        """Give the cells of a text back, and those of what drafts for it."""
-        text.forget()
-        if self.target.draft_pools:
-            text.drafter.restore({}, ())
+    def _clear(self, slot: Slot) -> None:
+        """Give the cells of a slot back, and those of its drafter."""
+        slot.forget()
+        slot.drafter.evict()
 
-    def _frees(self, text: Speculator, n: int, spare: Speculator | None = None) -> bool:
-        """Free cells for ``n`` more tokens of a text; return whether there are enough."""
-        while (lacking := self.pool.n_more(text.model, n) - self.pool.n_free) > 0:
+    def _evict_drafter(self, slot: Slot, owner: object | None) -> None:
+        """Give back the cells of a slot's drafter, with copies for the owner if there is one."""
+        if owner is not None:
+            with suppress(EdgeSpecError, MemoryError):
+                with self._copied(slot, target=False) as caches:
+                    pass
+                self.keep(owner, caches)
+        slot.drafter.evict()
+
+    def _free_cells(self, slot: Slot, n: int, spare: Slot | None = None) -> bool:
+        """Free cells for ``n`` more tokens of a slot; return whether there are enough."""
+        while (lacking := self.pool.n_more(slot.model, n) - self.pool.n_free) > 0:
             if not self.spill(lacking, spare):
                 return False
         return True
 
-    def _has_room(self, text: Speculator | None, spare: Speculator | None = None) -> bool:
-        """Free memory for what one more text takes besides cells; return whether there is enough."""
-        if self.target.text_bytes and not (text is not None and text.model.n_past):
-            while not self.claims(1):
-                if not self._gives_way(*self._next_to_go(spare)):
+    def _claim_slot(self, slot: Slot | None, spare: Slot | None = None) -> bool:
+        """Free memory for what one more slot takes besides cells; return whether there is enough."""
+        if self.target.text_bytes and not (slot is not None and slot.model.n_past):
+            while not self.claim(1):
+                if not self._suspend_or_evict(*self._next_to_evict(spare)):
                     return False
         return True
 
-    def gives_draft_cells(self, n: int, text: Speculator | None = None) -> None:
-        """Have cells free for drafts of a text of so many tokens, or for ``n`` more tokens of those that are written.
+    def reserve_draft_cells(self, lengths: Mapping[Slot, int]) -> None:
+        """Have cells for what drafts for some texts, by how many tokens it is to hold of each.
 
         Drafters of texts that nobody writes give theirs; then there are more cells where several texts are written, as
-        far as memory allows. Where cells lack nothing is drafted.
+        far as memory allows; then those of other texts that are written give theirs. Where cells lack nothing is
+        drafted.
         """
-        for pool in self.target.draft_pools:
-            held = text.drafter.followed.values() if text is not None else ()
-            needed = n - sum(each.model.n_past for each in held if each.model.pool is pool)
-            for _, idle in self._unwritten():
-                if needed > pool.n_free:
-                    idle.drafter.restore({}, ())
-            if needed > pool.n_free and len(self._written) > 1:
-                n_more = max(needed - pool.n_free, pool.n_cells // _DRAFT_STEP)
-                self._resized(pool, pool.n_cells + n_more + -n_more % TILE)
+        wanted: dict[Pool, list[tuple[TextPath, int]]] = {}
+        if self.target.draft_pools:
+            for slot, n in lengths.items():
+                for each in slot.drafter.followed.values():
+                    wanted.setdefault(each.model.pool, []).append((each.model, n))
+        for pool, paths in wanted.items():
+            # Where there are more paths than the pool knows at a time nobody drafts.
+            if len(paths) > pool.max_paths or _n_lacking(pool, paths) <= 0:
+                continue
+            for owner, idle in self._unwritten():
+                if _n_lacking(pool, paths) > 0 and _has_cells(idle, pool):
+                    self._evict_drafter(idle, owner)
+            lacking = _n_lacking(pool, paths)
+            if lacking > 0 and len(self._written) > 1 and pool.max_paths > 1:
+                n_more = max(lacking, pool.n_cells // _DRAFT_STEP)
+                self._resize(pool, pool.n_cells + n_more + -n_more % TILE)
+            for slot in self._written - lengths.keys():
+                if _n_lacking(pool, paths) > 0 and _has_cells(slot, pool):
+                    slot.drafter.evict()
 
     # --- memory
 
-    def claims(self, n_more: int = 0) -> bool:
+    def claim(self, n_more: int = 0) -> bool:
         """Claim what the texts take beyond the plan, and ``n_more`` that have no token yet; whether there is room.
 
         For what is only kept there is no more room than it may take.
         """
         is_needed = not any(each.model.n_past for each in self._idle.values())
-        return self._claimed(self._beyond(n_more), is_needed=is_needed)
+        return self._claim(self._bytes_beyond_plan(n_more), is_needed=is_needed)
 
-    def _beyond(self, n_more: int = 0) -> int:
+    def _bytes_beyond_plan(self, n_more: int = 0) -> int:
         """Return what the texts take beyond the plan, and ``n_more`` that have no token yet."""
-        n_texts = n_more + sum(each.model.n_past > 0 or each in self._written for each in self.target.texts)
+        n_texts = n_more + sum(each.model.n_past > 0 or each in self._written for each in self.target.slots)
         pools = (self.pool, *self.target.draft_pools)
         further = sum((each.n_cells - self._planned_of(each)) * each.cell_bytes for each in pools)
         return further + max(0, n_texts - 1) * self.target.text_bytes
@@ -463,7 +500,7 @@ class PrefixCache:
         """Return the cells that a pool had when it was opened."""
         return self._planned.setdefault(pool, pool.n_cells)
 
-    def _claimed(self, n_bytes: int, *, is_needed: bool = True) -> bool:
+    def _claim(self, n_bytes: int, *, is_needed: bool = True) -> bool:
         """Claim so many bytes beyond the plan; return whether they are free. If not, what is held stays claimed."""
         try:
             if is_needed or n_bytes <= self.limit_bytes:
@@ -472,7 +509,7 @@ class PrefixCache:
                 return True
         except BudgetExceeded:
             with suppress(BudgetExceeded):
-                self.ledger.set(*TEXTS, self._beyond())
+                self.ledger.set(*TEXTS, self._bytes_beyond_plan())
         return False
 
     def _grow(self, n: int, *, is_needed: bool) -> bool:
@@ -487,31 +524,31 @@ class PrefixCache:
         steps = [max(n, pool.n_cells // part) for part in _STEPS]
         for step in (*steps, n) if is_needed else steps:
             n_cells = pool.n_cells + step + -step % TILE
-            if n_cells <= most and self._resized(pool, n_cells, is_needed=is_needed):
+            if n_cells <= most and self._resize(pool, n_cells, is_needed=is_needed):
                 return True
         return False
 
-    def _resized(self, pool: Pool, n_cells: int, *, is_needed: bool = True) -> bool:
+    def _resize(self, pool: Pool, n_cells: int, *, is_needed: bool = True) -> bool:
         """Resize a pool; return whether there is memory for it."""
         with suppress(MemoryError):
             further = (n_cells - pool.n_cells) * pool.cell_bytes
-            if self._claimed(self._beyond() + further, is_needed=is_needed):
+            if self._claim(self._bytes_beyond_plan() + further, is_needed=is_needed):
                 pool.resize(n_cells)
                 return True
-        self._claimed(self._beyond())
+        self._claim(self._bytes_beyond_plan())
         return False
 
     def shrink(self, *, is_scarce: bool = False) -> None:
         """Give back what no text holds, as far as there is more than planned: all of it where memory is scarce."""
-        if self._beyond():
-            for text in self._unowned():
-                self._empty_out(text)
+        if self._bytes_beyond_plan():
+            for slot in self._unowned():
+                self._clear(slot)
             for pool in (*self.target.draft_pools, self.pool):
                 n_held = (pool.n_cells - pool.n_free) * (1 if is_scarce else _SPARE)
                 n_cells = max(self._planned_of(pool), n_held)
                 if pool.n_cells - n_cells >= max(1, pool.n_cells // _STEPS[-1]):
-                    self._resized(pool, n_cells)
-            self._claimed(self._beyond())
+                    self._resize(pool, n_cells)
+            self._claim(self._bytes_beyond_plan())
 
     def to_disk(self, uses_disk: bool) -> bool:
         """Keep copies on the disk from now on, and give back cells beyond those planned; or keep them in memory again.
@@ -524,31 +561,31 @@ class PrefixCache:
             moved = self._in_memory() if uses_disk else []
             for owner, caches in moved:
                 self.keep(owner, caches)
-        if not uses_disk or not (before := self._beyond()):
+        if not uses_disk or not (before := self._bytes_beyond_plan()):
             return bool(moved)
         for owner in list(self._idle):
             self.suspend(owner)
         self.shrink(is_scarce=True)
-        return bool(moved) or self._beyond() < before
+        return bool(moved) or self._bytes_beyond_plan() < before
 
     # --- another target
 
-    def leave_cells(self, n_ctx: int) -> None:
+    def save_slots(self, n_ctx: int) -> None:
         """Save the cells of all texts that fit a context of ``n_ctx``: their target is about to be closed."""
-        for text in self.target.texts:
-            if 0 < len(text.text) < n_ctx:
-                text.settle()
+        for slot in self.target.slots:
+            if 0 < len(slot.text) < n_ctx:
+                slot.settle()
                 # Save to a file: two caches at once would not fit the memory.
-                with suppress(EdgeSpecError, MemoryError, OSError), self._copied(text, drafters=False) as caches:
-                    self._left.append((text, CachesOnDisk(caches, self._folder)))
+                with suppress(EdgeSpecError, MemoryError, OSError), self._copied(slot, drafters=False) as caches:
+                    self._saved.append((slot, CachesOnDisk(caches, self._folder)))
 
-    def return_to_cells(self) -> None:
+    def restore_slots(self) -> None:
         """Restore saved cells in a target with the same numerics; where that fails the text is read again."""
-        while self._left:
-            text, kept = self._left.pop(0)
-            model = text.model
+        while self._saved:
+            slot, kept = self._saved.pop(0)
+            model = slot.model
             try:
-                n_texts = sum(each.model.n_past > 0 for each in self.target.texts)
+                n_texts = sum(each.model.n_past > 0 for each in self.target.slots)
                 self.ledger.set(*TEXTS, n_texts * self.pool.text_bytes)
                 with self._borrowed(kept, copies=_COPIES) as caches:
                     if caches is not None:
@@ -556,15 +593,15 @@ class PrefixCache:
             except (EdgeSpecError, MemoryError):
                 model.rollback(0)
 
-    def lose_cells(self) -> None:
-        """Forget the cells that ``leave_cells`` has saved."""
-        self._left.clear()
+    def discard_saved(self) -> None:
+        """Forget the cells that ``save_slots`` has saved."""
+        self._saved.clear()
 
     def changed_target(self) -> None:
         """The target was opened again, with as many cells as planned."""
         self._planned[self.pool] = self.pool.n_cells
         self.ledger.release(*TEXTS)
-        while not self.claims() and self._idle:
+        while not self.claim() and self._idle:
             self.suspend(next(iter(self._idle)))
 
     # --- copies
@@ -577,42 +614,24 @@ class PrefixCache:
             BudgetExceeded: the memory has no room for copies.
         """
         with ExitStack() as copies:
-            text = self._idle.get(owner)
+            slot = self._idle.get(owner)
             caches = copies.enter_context(self._borrowed(self._copies.get(owner)))
-            if text is not None:
-                # What the drafter's models knew of the text when they were last at it stays.
+            if slot is not None:
+                # What its drafter's models knew of the text before others got their cells.
                 known = caches.states if caches is not None else {}
-                caches = copies.enter_context(self._copied(text))
-                caches = SuspendedCaches(states={**known, **caches.states}, text=caches.text)
+                caches = copies.enter_context(self._copied(slot))
+                caches = SuspendedCaches(states={**caches.states, **known}, text=caches.text)
             yield caches
 
-    def sit_at(self, text: Speculator, owner: object | None, *, is_begun: bool) -> None:
-        """Let the drafter draft for a text that is written. What its models know of another one is kept."""
-        target, seat = self.target, self.target.seat
-        if target.drafts_for(text):
-            target.seat = text
-            return
-        former = next((each for each, kept in self._idle.items() if kept is seat), None)
-        if former is not None and seat.drafter.followed:
-            with suppress(EdgeSpecError, MemoryError):
-                with self._copied(seat, target=False) as caches:
-                    pass
-                self.keep(former, caches)
-        target.sit_at(text, is_begun=is_begun)
-        if not is_begun:
-            with self._borrowed(self._copies.get(owner)) as known:
-                if known is not None:
-                    text.drafter.restore(known.states, known.text)
-
     @contextmanager
-    def _copied(self, text: Speculator, *, target: bool = True, drafters: bool = True) -> Iterator[SuspendedCaches]:
-        """Copies of the models' caches: of the ``target``'s, and of those of the drafter if it sits with the text.
+    def _copied(self, slot: Slot, *, target: bool = True, drafters: bool = True) -> Iterator[SuspendedCaches]:
+        """Copies of the models' caches: of the ``target``'s, and of those of the drafter.
 
         Raises:
-            BudgetExceeded: there is no room for them. Cancelled, Closed: see ``Speculator.save``.
+            BudgetExceeded: there is no room for them. Cancelled, Closed: see ``Slot.save``.
         """
-        n_tokens = len(text.text)
-        shares = {"KV cache": min(1.0, (n_tokens + 1) / text.model.n_ctx), "recurrent state": 1.0}
+        n_tokens = len(slot.text)
+        shares = {"KV cache": min(1.0, (n_tokens + 1) / slot.model.n_ctx), "recurrent state": 1.0}
         caches: Counter[str] = Counter()
         for line in self.ledger:
             if line.name in shares and (target if line.owner == "target" else drafters):
@@ -620,10 +639,10 @@ class PrefixCache:
         # All of them, and the largest up to twice more while its engine hands it out.
         expected = caches.total() + 2 * max(caches.values(), default=0) + _TOKEN_BYTES * n_tokens * len(caches)
         with self.ledger.lend("sessions", "copies to save", expected) as took:
-            states = text.save(target=target, drafters=drafters)
+            states = slot.save(target=target, drafters=drafters)
             sizes = [len(state) for state in states.values()]
             took(sum(sizes) + max(sizes, default=0))
-            yield SuspendedCaches(states=states, text=tuple(text.text))
+            yield SuspendedCaches(states=states, text=tuple(slot.text))
 
     @contextmanager
     def _borrowed(
@@ -647,7 +666,7 @@ class PrefixCache:
     def _in_memory(self) -> list[tuple[object, SuspendedCaches]]:
         return [(owner, caches) for owner, caches in self._copies.items() if isinstance(caches, SuspendedCaches)]
 
-    def _enter(self) -> bool:
+    def _record_copies(self) -> bool:
         """Enter in the ledger what copies take; False if that is more than it allows."""
         try:
             self.ledger.set("sessions", "suspended", self.n_bytes)
@@ -655,3 +674,13 @@ class PrefixCache:
             return False
         self.ledger.measure("sessions", "suspended", self.n_bytes)
         return True
+
+
+def _n_lacking(pool: Pool, paths: Sequence[tuple[TextPath, int]]) -> int:
+    """Return how many cells a pool lacks to hold so many tokens of each path."""
+    return sum(pool.n_more(path, max(0, min(n, pool.n_ctx) - path.n_past)) for path, n in paths) - pool.n_free
+
+
+def _has_cells(slot: Slot, pool: Pool) -> bool:
+    """Return whether what drafts for a text has any cells of a pool."""
+    return any(each.model.n_past and each.model.pool is pool for each in slot.drafter.followed.values())

@@ -11,7 +11,7 @@ from typing import Any, Self
 from edge_spec.errors import AlreadyRead, Closed
 from edge_spec.generation.context import Context
 from edge_spec.generation.events import TokenEvent
-from edge_spec.generation.prefix_cache import EarlierPrompt
+from edge_spec.generation.prefix_cache import CachedPrompt
 from edge_spec.generation.readable import Readable
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.scheduler import Scheduler
@@ -65,7 +65,7 @@ class Reply(Readable[str]):
         index: int = 0,
         group: Claim | None = None,
     ) -> None:
-        context = context or Context(EarlierPrompt() if request.options.reuse else None)
+        context = context or Context(CachedPrompt() if request.options.reuse else None)
         n_ctx = scheduler.target.pool.n_ctx
         context.require_room(len(request.prompt) + len(request.written), n_ctx)
         timeout = request.options.timeout if group is None else None
@@ -127,7 +127,7 @@ class Reply(Readable[str]):
         parser = self.sequence.parser(again=pieces is not self)
         for piece in pieces:
             yield from parts_of(parser.push(piece))
-        yield from parts_of(parser.finish(is_cut=self.finish_reason not in ("eos", "stop")))
+        yield from parts_of(parser.finish(is_cut=self.sequence.is_cut))
 
     def events(self) -> TokenEvents:
         """Writes the reply like iterating does, token by token, with what is known of each: for ``for`` and

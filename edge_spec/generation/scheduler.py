@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from time import perf_counter
+from typing import Literal
 
 from edge_spec.errors import Cancelled, Closed, PoolFull
 from edge_spec.generation.context import MemoryGuard
@@ -18,7 +19,7 @@ from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.generation.worker import Wait, Worker, Workload
 from edge_spec.memory import Ledger
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.loop import Prepared, Speculator, decode, learn, prepare
+from edge_spec.speculation.loop import Prepared, Slot, decode, learn, prepare
 from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
@@ -111,12 +112,12 @@ class Scheduler(Workload[TextSequence]):
         self.target.resume()
         try:
             n_ahead = sequence.end(reason, error)
-            text = sequence.place or self.prefix_cache.idle(sequence.context.session)
-            if text is not None and n_ahead:
+            slot = sequence.slot or self.prefix_cache.idle(sequence.context.session)
+            if slot is not None and n_ahead:
                 with suppress(Closed):
-                    text.replace(max(0, len(text.text) - n_ahead), ())
+                    slot.replace(max(0, len(slot.text) - n_ahead), ())
         finally:
-            self._leave(sequence)
+            self._retire(sequence)
 
     def drop(self, sequences: Sequence[TextSequence], reason: str, error: BaseException | None = None) -> None:
         """End replies that nobody reads on, and let their conversations keep them."""
@@ -128,7 +129,7 @@ class Scheduler(Workload[TextSequence]):
 
     def stop(self, sequence: TextSequence) -> None:
         """Interrupt what the models compute, if it is for this reply; from any thread."""
-        if sequence.place is not None and sequence in self._live:
+        if sequence.slot is not None and sequence in self._live:
             self.target.cancel()
 
     def close(self, then: Callable[[], object]) -> None:
@@ -166,25 +167,25 @@ class Scheduler(Workload[TextSequence]):
         except BaseException as error:
             for sequence in list(self._live):
                 with suppress(Exception):
-                    self._give_up(sequence, error)
+                    self._abort(sequence, error)
             raise
         finally:
             # A step may take longer than anybody's patience: it begins when the reader can go on.
             for sequence in wanted:
                 sequence.claim.waited()
 
-    def _give_up(self, sequence: TextSequence, error: BaseException) -> None:
+    def _abort(self, sequence: TextSequence, error: BaseException) -> None:
         """End a reply whose text and cells may not agree any more."""
-        text = sequence.place
+        slot = sequence.slot
         try:
-            if text is not None:
-                text.forget()
+            if slot is not None:
+                slot.forget()
         finally:
-            self._finished(sequence, error=error)
+            self._finish(sequence, error=error)
 
     def _join(self, wanted: Sequence[TextSequence]) -> None:
         for sequence in wanted:
-            if sequence.place is None and not sequence.is_over and sequence not in self._waiting:
+            if sequence.slot is None and not sequence.is_over and sequence not in self._waiting:
                 sequence.arrival = sequence.arrival or next(self._arrivals) + 1
                 insort(self._waiting, sequence, key=_arrival)
 
@@ -195,12 +196,12 @@ class Scheduler(Workload[TextSequence]):
         self._follow_target()
         if self._waiting:
             self._admit(wanted, readers)
-        live = [each for each in self._live if self._goes_on(each, wanted)]
+        live = [each for each in self._live if self._can_advance(each, wanted)]
         if not live:
             return is_dropped
         if not self.guard.before_round(live):
             for each in list(self._live):
-                self._finished(each, reason="memory")
+                self._finish(each, reason="memory")
             return True
         if self._follow_target():
             live = [each for each in live if each in self._live]
@@ -209,8 +210,8 @@ class Scheduler(Workload[TextSequence]):
             (reading if each.is_reading else writing).append(each)
         try:
             if reading:
-                self._in_cells(partial(self._read, n_writing=len(writing)), reading)
-            self._in_cells(self._write, writing)
+                self._advance_or_preempt(partial(self._read, n_writing=len(writing)), reading)
+            self._advance_or_preempt(self._write, writing)
         except Cancelled:
             # Whoever was cancelled takes its end; for the others nothing has changed.
             self.target.resume()
@@ -226,14 +227,14 @@ class Scheduler(Workload[TextSequence]):
                 sequence.fail(error)
         return bool(over)
 
-    def _goes_on(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> bool:
+    def _can_advance(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> bool:
         if sequence.is_over or sequence.claim.has_to_stop:
             return False
         if sequence in wanted:
             return True
         # What follows when a context is full is up to its own reader: where it stops must not depend on others.
-        text = _place_of(sequence)
-        return sequence.n_ahead < _MOST_AHEAD and len(text.text) < text.model.n_ctx
+        slot = _slot_of(sequence)
+        return sequence.n_ahead < _MOST_AHEAD and len(slot.text) < slot.model.n_ctx
 
     def _follow_target(self) -> bool:
         """Preempt the youngest texts if another target holds fewer; return whether the target has changed."""
@@ -243,12 +244,12 @@ class Scheduler(Workload[TextSequence]):
         self.prefix_cache.changed_target()
         for sequence in self._live[self.target.most_texts :]:
             self._preempt(sequence)
-        while len(self._live) > 1 and not self.prefix_cache.claims():
+        while len(self._live) > 1 and not self.prefix_cache.claim():
             self._preempt(self._live[-1])
         for sequence in self._live:
             # A few tokens belong to the next decode.
-            text, most = _place_of(sequence), self._pool.capabilities.max_rows
-            sequence.is_reading = len(text.text) <= text.model.n_ctx and len(text.unread(most)) == most
+            slot, most = _slot_of(sequence), self._pool.capabilities.max_rows
+            sequence.is_reading = len(slot.text) <= slot.model.n_ctx and len(slot.unread(most)) == most
         return True
 
     # --- coming and going
@@ -257,14 +258,15 @@ class Scheduler(Workload[TextSequence]):
         """Let replies in that wait, in the order of arrival, as many as a decode advances and there are cells for."""
         for sequence in list(self._waiting):
             if sequence in wanted or not sequence.claim.is_left(readers, _PATIENCE_S):
-                if len(self._live) >= self.target.most_texts and not self._makes_room(wanted, readers):
+                if len(self._live) >= self.target.most_texts and not self._preempt_unread(wanted, readers):
                     return
-                while (entered := self._enter(sequence, wanted)) is False and self._makes_room(wanted, readers):
-                    pass
-                if entered is False:
+                while not (is_admitted := self._admit_one(sequence, wanted)):
+                    if not self._preempt_unread(wanted, readers):
+                        break
+                if not is_admitted:
                     return
 
-    def _makes_room(self, wanted: Sequence[TextSequence], readers: Sequence[Reader]) -> bool:
+    def _preempt_unread(self, wanted: Sequence[TextSequence], readers: Sequence[Reader]) -> bool:
         """Preempt a reply that nobody is reading, for one that waits; return whether there was one."""
         left = [each for each in self._live if each not in wanted and each.claim.is_left(readers, _PATIENCE_S)]
         if left:
@@ -277,107 +279,102 @@ class Scheduler(Workload[TextSequence]):
         Args:
             is_torn: its cells may not hold what it says, since a cancel came in between.
         """
-        text = sequence.place
-        if text is not None and is_torn:
-            text.forget()
-            self.prefix_cache.put(text)
-            sequence.place = None
-        elif text is not None:
-            sequence.preempted = list(text.text)
-            self.prefix_cache.put(text, sequence.owner)
-            sequence.place = None
+        slot = sequence.slot
+        if slot is not None and is_torn:
+            slot.forget()
+            self.prefix_cache.put(slot)
+            sequence.slot = None
+        elif slot is not None:
+            sequence.preempted = list(slot.text)
+            self.prefix_cache.put(slot, sequence.owner)
+            sequence.slot = None
             self.prefix_cache.suspend(sequence.owner)
         if sequence in self._live:
             self._live.remove(sequence)
         if sequence not in self._waiting:
             insort(self._waiting, sequence, key=_arrival)
 
-    def _enter(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> bool | None:
-        """Let a reply be written, or end it; False while others need the cells, None while another one reads what both
-        begin with."""
+    def _admit_one(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> bool:
+        """Let a reply be written, end it, or let it wait for a prompt that another one reads; False if cells lack."""
         try:
             if sequence.preempted is None:
                 if not self.guard.before_reply(sequence):
-                    self._finished(sequence, reason="memory")
+                    self._finish(sequence, reason="memory")
                     return True
                 self._follow_target()
-            taken = self._taken(sequence, wanted)
-            if taken is False and not self._live:
+            taken = self._take_slot(sequence, wanted)
+            if taken == "full" and not self._live:
                 # All cells are there for it, and they are too few.
                 n_tokens = len(sequence.preempted or sequence.tokens)
                 raise PoolFull(n_free=self.target.pool.n_free, n_needed=n_tokens)
-            if not taken:
-                return taken
-            text, resumed = taken
-            sequence.place = text
-            if not self._live:
-                self.prefix_cache.sit_at(text, sequence.owner, is_begun=False)
+            if isinstance(taken, str):
+                return taken == "wait"
+            slot, resumed = taken
+            sequence.slot = self.target.latest = slot
             insort(self._live, sequence, key=_arrival)
             self._waiting.remove(sequence)
             if sequence.preempted is None:
-                sequence.context.begin(text, sequence.tokens, sequence.sampler, resumed=resumed, notice=sequence.notice)
+                sequence.context.begin(slot, sequence.tokens, sequence.sampler, resumed=resumed, notice=sequence.notice)
             else:
                 # Cells that were moved have bits that reading does not give.
-                if not resumed and not (sequence.context.shares and text.model.capabilities.reuse_step == 1):
+                if not resumed and not (sequence.context.shares and slot.model.capabilities.reuse_step == 1):
                     sequence.notice(_READ_AGAIN, departs=True)
-                text.begin(sequence.preempted, sequence.sampler, reuse=resumed)
+                slot.begin(sequence.preempted, sequence.sampler, reuse=resumed)
                 sequence.preempted = None
             sequence.has_begun = True
-            n_unread = len(text.unread(text.model.n_ctx))
+            n_unread = len(slot.unread(slot.model.n_ctx))
             # Where it does not fit something has to go first. A context that is just full is read: what is moved then
             # has the bits that it has in a text that never waited.
-            sequence.is_reading = n_unread > 0 and len(text.text) <= text.model.n_ctx
+            sequence.is_reading = n_unread > 0 and len(slot.text) <= slot.model.n_ctx
             sequence.has_to_read(n_unread)
         except Cancelled:
             self.target.resume()
             self._preempt(sequence, is_torn=True)
         except Exception as error:
-            self._finished(sequence, error=error)
+            self._finish(sequence, error=error)
         return True
 
-    def _taken(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> Taken:
-        """Take a text for a reply out of the cache."""
+    def _take_slot(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> Taken | Literal["full", "wait"]:
+        """Take a slot for a reply out of the cache, see ``PrefixCache.take``."""
         if sequence.preempted is not None:
             return self.prefix_cache.take(sequence.owner, sequence.preempted)
         tokens, context = sequence.tokens, sequence.context
-        beside: list[tuple[Speculator, bool]] | None = None
+        beside: list[tuple[Slot, bool]] | None = None
         # Cells that were moved have bits that those of another text may not have.
         if context.may_share(len(tokens), self.target.pool.n_ctx):
             sharing = [each for each in self._live if each.context.shares]
-            beside = [(_place_of(each), each.is_reading and self._goes_on(each, wanted)) for each in sharing]
+            beside = [(_slot_of(each), each.is_reading and self._can_advance(each, wanted)) for each in sharing]
         return self.prefix_cache.take(sequence.owner, tokens, beside, sequence.claim.group)
 
-    def _finished(
-        self, sequence: TextSequence, *, reason: str | None = None, error: BaseException | None = None
-    ) -> None:
+    def _finish(self, sequence: TextSequence, *, reason: str | None = None, error: BaseException | None = None) -> None:
         """A reply has ended by itself."""
         sequence.finish(reason, self._explained(error) if error is not None else None)
-        self._let_go(sequence)
+        self._retire_safely(sequence)
 
-    def _let_go(self, sequence: TextSequence) -> None:
-        """``_leave`` in a step: what fails there is for the reader of this reply, and for no other."""
+    def _retire_safely(self, sequence: TextSequence) -> None:
+        """``_retire`` in a step: what fails there is for the reader of this reply, and for no other."""
         try:
-            self._leave(sequence)
+            self._retire(sequence)
         except Exception as error:
             # It has to be gone whatever failed.
             with suppress(Exception):
-                self._leave(sequence)
+                self._retire(sequence)
             sequence.fail(error)
 
-    def _leave(self, sequence: TextSequence) -> None:
+    def _retire(self, sequence: TextSequence) -> None:
         """Nothing more is written of a reply: its text is kept for whom it belongs to."""
         for group in (self._live, self._waiting):
             if sequence in group:
                 group.remove(sequence)
-        text = sequence.place
-        if text is None:
+        slot = sequence.slot
+        if slot is None:
             self.prefix_cache.release(sequence)
             return
-        self.prefix_cache.put(text, sequence.context.session, sequence.claim.group)
-        sequence.place = None
+        self.prefix_cache.put(slot, sequence.context.session, sequence.claim.group)
+        sequence.slot = None
         # A target that could not be opened again has nothing to drop.
         with suppress(Closed):
-            text.end_reply()
+            slot.end_reply()
 
     # --- reading prompts
 
@@ -391,22 +388,23 @@ class Scheduler(Workload[TextSequence]):
             most = min(chunk, max(_LEAST_PIECE, int(n_decodes * self._decode_s / self._token_s)))
         self._turns += 1
         # By turns who has come first, and who needs least: a short prompt does not wait for the end of a long one.
-        ordered = reading if self._turns % 2 else sorted(reading, key=lambda each: len(_place_of(each).unread(chunk)))
+        ordered = reading if self._turns % 2 else sorted(reading, key=lambda each: len(_slot_of(each).unread(chunk)))
         pieces: dict[TextSequence, Sequence[int]] = {}
         for sequence in ordered:
-            piece = _place_of(sequence).unread(most - sum(map(len, pieces.values())))
+            piece = _slot_of(sequence).unread(most - sum(map(len, pieces.values())))
             if piece and (not pieces or is_divided):
                 pieces[sequence] = piece
         begun = perf_counter()
         try:
-            self.target.read([(_place_of(sequence), piece) for sequence, piece in pieces.items()])
-            if not n_writing and len(reading) == 1 and not _place_of(reading[0]).unread(1):
-                self.target.drafter.read()
+            self.target.read([(_slot_of(sequence), piece) for sequence, piece in pieces.items()])
+            if not n_writing and len(reading) == 1 and not (slot := _slot_of(reading[0])).unread(1):
+                self._reserve_draft_cells([slot])
+                slot.drafter.read()
         except (Cancelled, PoolFull):
             raise
         except Exception as error:
             for sequence in pieces:
-                self._finished(sequence, error=error)
+                self._finish(sequence, error=error)
             return
         spent, n = perf_counter() - begun, sum(map(len, pieces.values()))
         self.rows["prompt"] += n
@@ -414,16 +412,16 @@ class Scheduler(Workload[TextSequence]):
         for sequence, piece in pieces.items():
             sequence.has_read(len(piece), spent * len(piece) / n)
             # What a later round leaves uncommitted belongs to the next decode, whose rows are those of a reply.
-            sequence.is_reading = bool(_place_of(sequence).unread(1))
+            sequence.is_reading = bool(_slot_of(sequence).unread(1))
 
     # --- writing
 
     def _write(self, writing: Sequence[TextSequence]) -> None:
         """Write on, at most as many texts as a decode has rows."""
-        ready = [each for each in writing if self._has_context(each)]
+        ready = [each for each in writing if self._ensure_context(each)]
         if len(ready) > 1:
             # Cells for one may have been those of another.
-            ready = [each for each in ready if each.place is not None]
+            ready = [each for each in ready if each.slot is not None]
         if len(ready) > self.target.most_texts:
             first = self._turns % len(ready)
             ready = [*ready[first:], *ready[:first]][: self.target.most_texts]
@@ -431,117 +429,123 @@ class Scheduler(Workload[TextSequence]):
         if ready:
             self._write_together(ready)
 
-    def _has_context(self, sequence: TextSequence) -> bool:
+    def _ensure_context(self, sequence: TextSequence) -> bool:
         """Return whether a text can go on, with room made in a context that is full."""
-        text = sequence.place
-        if text is None or len(text.text) < text.model.n_ctx:
-            return text is not None
+        slot = sequence.slot
+        if slot is None or len(slot.text) < slot.model.n_ctx:
+            return slot is not None
         try:
-            if self._moves_on(sequence):
+            if self._shift_context(sequence):
                 return True
-            if sequence.place is not None:
-                self._finished(sequence, reason="context")
+            if sequence.slot is not None:
+                self._finish(sequence, reason="context")
         except Cancelled:
             raise
         except Exception as error:
-            self._finished(sequence, error=error)
+            self._finish(sequence, error=error)
         return False
 
-    def _moves_on(self, sequence: TextSequence) -> bool:
+    def _shift_context(self, sequence: TextSequence) -> bool:
         """Take something out of a full context; return whether that was possible."""
-        text = _place_of(sequence)
-        tokens = list(text.text)
+        slot = _slot_of(sequence)
+        tokens = list(slot.text)
         try:
-            return sequence.context.make_room(text, sequence.notice)
+            return sequence.context.make_room(slot, sequence.notice)
         except Cancelled:
             sequence.preempted = tokens
             self._preempt(sequence, is_torn=True)
             raise
         except PoolFull as error:
             # What is moved must not be shared, and is copied.
-            if not self._frees(error):
+            if not self._free_cells(error):
                 raise
-            return sequence.place is not None and self._moves_on(sequence)
+            return sequence.slot is not None and self._shift_context(sequence)
 
     def _write_together(self, batch: Sequence[TextSequence]) -> None:
         """Do a round of several texts, or of one: draft, decode, walk, keep and learn."""
         begun = perf_counter()
-        texts = [_place_of(sequence) for sequence in batch]
+        slots = [_slot_of(sequence) for sequence in batch]
         try:
-            if len(batch) == 1:
-                self.prefix_cache.sit_at(texts[0], batch[0].owner, is_begun=True)
-            self.prefix_cache.gives_draft_cells(len(texts) * _DRAFT_CELLS)
-            prepared = prepare(texts, [_limit(sequence) for sequence in batch])
+            self._reserve_draft_cells(slots)
+            for slot, sequence in zip(slots, batch, strict=True):
+                slot.room = sequence.n_left
+            prepared = prepare(slots, [min(each.next_limit(), each.n_left - 1) for each in batch])
         except (Cancelled, PoolFull):
             raise
         except Exception as error:
             if len(batch) == 1:
-                self._finished(batch[0], error=error)
+                self._finish(batch[0], error=error)
                 return
             # Whose drafter has failed is found out alone.
             for sequence in batch:
                 self._write_together([sequence])
             return
         try:
-            prepared, rows = self._decoded(texts, prepared)
+            prepared, rows = self._decoded(slots, prepared)
         except (Cancelled, PoolFull):
             raise
         except Exception as error:
             for sequence in batch:
-                self._finished(sequence, error=error)
+                self._finish(sequence, error=error)
             return
         n_drafted = sum(len(each.draft) for each in prepared)
         self.rows["draft"] += n_drafted
         self.rows["text"] += sum(len(each.tree) for each in prepared) - n_drafted
         written, failed = dict[TextSequence, Round](), dict[TextSequence, Exception]()
-        for sequence, text, own, its_rows in zip(batch, texts, prepared, rows, strict=True):
+        for sequence, slot, own, its_rows in zip(batch, slots, prepared, rows, strict=True):
             try:
-                written[sequence] = sequence.write(partial(text.finish, own, its_rows), text.drafter)
-                sequence.sampler.commit(text.text)
+                written[sequence] = sequence.write(partial(slot.finish, own, its_rows), slot.drafter)
+                sequence.sampler.commit(slot.text)
             except Exception as error:
                 failed[sequence] = error
         if not failed:
-            learned = learn(texts, list(written.values()))
+            learned = learn(slots, list(written.values()))
             failed = {sequence: error for sequence, error in zip(batch, learned, strict=True) if error is not None}
         verify_s = sum(done.verify_s for done in written.values())
         measured_s = verify_s + sum(done.draft_s + done.sample_s for done in written.values())
         self._decode_s += (verify_s - self._decode_s) / 4 if self._decode_s else verify_s
         rest_s = (perf_counter() - begun - measured_s) / len(batch)
-        for sequence, text in zip(batch, texts, strict=True):
+        for sequence, slot in zip(batch, slots, strict=True):
             if sequence in written:
                 done = written[sequence]
-                drafter = text.drafter.last_name if done.drafted else ""
+                drafter = slot.drafter.last_name if done.drafted else ""
                 sequence.wrote(done, drafter, rest_s, is_shared=len(batch) > 1)
             if sequence in failed:
-                self._finished(sequence, error=failed[sequence])
+                self._finish(sequence, error=failed[sequence])
             elif sequence.is_over:
-                self._let_go(sequence)
+                self._retire_safely(sequence)
 
-    def _decoded(self, texts: Sequence[Speculator], prepared: list[Prepared]) -> tuple[list[Prepared], list[Logits]]:
+    def _reserve_draft_cells(self, slots: Sequence[Slot]) -> None:
+        """Have cells for what drafts for the texts of a round."""
+        self.prefix_cache.reserve_draft_cells({slot: len(slot.text) + _DRAFT_CELLS for slot in slots})
+
+    def _decoded(self, slots: Sequence[Slot], prepared: list[Prepared]) -> tuple[list[Prepared], list[Logits]]:
         """Decode what is prepared, without drafts where these lack cells that other texts of the decode have."""
         while True:
             try:
-                return prepared, decode(texts, prepared)
+                return prepared, decode(slots, prepared)
             except PoolFull as error:
-                if len(texts) == 1 or not any(each.draft for each in prepared):
+                if len(slots) == 1 or not any(each.draft for each in prepared):
                     raise
                 if not self.prefix_cache.spill(error.n_needed - error.n_free):
-                    prepared = prepare(texts, [0] * len(texts))
+                    prepared = prepare(slots, [0] * len(slots))
 
-    def _in_cells(self, advance: Callable[[Sequence[TextSequence]], None], sequences: Sequence[TextSequence]) -> None:
+    def _advance_or_preempt(
+        self, advance: Callable[[Sequence[TextSequence]], None], sequences: Sequence[TextSequence]
+    ) -> None:
         """Advance replies; where they lack cells, the youngest of all wait, and the others advance without them."""
         while sequences:
             try:
                 advance(sequences)
                 return
             except PoolFull as error:
-                if not self._frees(error):
+                if not self._free_cells(error):
                     for each in sequences:
-                        self._finished(each, error=error)
+                        self._finish(each, error=error)
                     return
-                sequences = [each for each in sequences if each.place is not None]
+                sequences = [each for each in sequences if each.slot is not None]
 
-    def _frees(self, error: PoolFull) -> bool:
+    def _free_cells(self, error: PoolFull) -> bool:
         """Free cells that were lacking; False if there is one text, and it has all."""
         if not self.prefix_cache.spill(error.n_needed - error.n_free):
             if len(self._live) == 1:
@@ -550,16 +554,10 @@ class Scheduler(Workload[TextSequence]):
         return True
 
 
-def _limit(sequence: TextSequence) -> int:
-    """Return the most tokens to draft for a text."""
-    _place_of(sequence).room = room = sequence.n_left
-    return min(sequence.next_limit(), room - 1)
-
-
 def _arrival(sequence: TextSequence) -> int:
     return sequence.arrival
 
 
-def _place_of(sequence: TextSequence) -> Speculator:
-    assert sequence.place is not None, "the reply is not being written"
-    return sequence.place
+def _slot_of(sequence: TextSequence) -> Slot:
+    assert sequence.slot is not None, "the reply is not being written"
+    return sequence.slot

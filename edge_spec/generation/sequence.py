@@ -20,7 +20,7 @@ from edge_spec.generation.tools.answers import AnswerParser
 from edge_spec.generation.tools.calls import ToolCall
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.drafters.base import Drafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.tokens.tokenizer import Vocabulary
@@ -148,7 +148,7 @@ class Sequence:
         next_limit: says how many tokens to draft.
         sampler: draws its tokens.
         max_tokens: the most tokens of the reply, with those that had been written before.
-        place: where the target has it; None while it waits.
+        slot: its slot of the target; None while it waits.
         preempted: its tokens, prompt and reply, while it waits after it was written.
         arrival: its number in the order of arrival, from 1; 0 before.
         has_begun: anything has been read or written for it.
@@ -173,7 +173,7 @@ class Sequence:
         self.context = context
         self.next_limit = next_limit
         self.sampler = _sampler(request)
-        self.place: Speculator | None = None
+        self.slot: Slot | None = None
         self.preempted: list[int] | None = None
         self.arrival = 0
         self.has_begun = self.is_reading = self.is_over = False
@@ -298,7 +298,7 @@ class Sequence:
 
     def can_shrink(self, n_ctx: int) -> bool:
         """Return whether it could continue in a context of ``n_ctx`` tokens."""
-        return self.place is not None and self.context.can_shrink(self.place, n_ctx)
+        return self.slot is not None and self.context.can_shrink(self.slot, n_ctx)
 
     def _append(self, *, is_written: bool = False, **brought: Any) -> None:
         piece, events = "", list[TokenEvent]()
@@ -458,10 +458,15 @@ class Sequence:
         return self.request.reading.parser("".join((self.request.opening, self.text_before, *before)))
 
     @property
+    def is_cut(self) -> bool:
+        """Whether its reader has an answer that neither the model nor a stop string has ended."""
+        return self.finish_reason not in ("eos", "stop")
+
+    @property
     def parsed(self) -> tuple[dict[str, Any], tuple[ToolCall, ...]]:
         """The answer as a message without its calls, and these."""
-        request, is_cut = self.request, self.finish_reason not in ("eos", "stop")
-        return request.reading.message(self.content, is_cut=is_cut, call_id=request.call_id)
+        request = self.request
+        return request.reading.message(self.content, is_cut=self.is_cut, call_id=request.call_id)
 
     def hand_out(self) -> str:
         """Hand out the text that has been taken; empty if there is none."""

@@ -15,7 +15,7 @@ class SuspendedCaches:
     """The cached states of the models for one text.
 
     Attributes:
-        states: by model, see ``Speculator.save``.
+        states: by model, see ``Slot.save``.
         text: token ids of the text.
     """
 

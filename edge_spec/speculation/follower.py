@@ -42,30 +42,35 @@ class Follower:
         if reuse and text is self.text:
             self._catch_up()
             return
-        known = self.text.tokens[: min(model.n_past, self._cursor.place)]
+        known = self.text.tokens[: min(model.n_past, self._cursor.position)]
         self._pending = EMPTY
         model.rollback(common_prefix(known, text.tokens[:-1]) if reuse else 0)
         self.text, self._cursor = text, text.cursor()
-        self._cursor.place = len(text)
+        self._cursor.position = len(text)
 
     def change_model(self, model: Path) -> None:
         """Follow the text with another model; what its cache lacks is read when it is asked."""
         self.model, self._pending = model, EMPTY
 
+    def evict(self) -> None:
+        """Give the cells back: the text is read again when the model is asked."""
+        self._pending = EMPTY
+        self.model.rollback(0)
+
     def _catch_up(self) -> None:
         """Commit the guesses that have become text, and forget the others and what is no longer text."""
         model, cursor = self.model, self._cursor
         pending, self._pending = self._pending, EMPTY
-        if cursor.place < model.n_past:
-            model.rollback(cursor.place)
+        if cursor.position < model.n_past:
+            model.rollback(cursor.position)
         elif pending:
             model.keep(pending.descend(self.text.tokens[model.n_past :]))
-        cursor.place = len(self.text)
+        cursor.position = len(self.text)
 
     @property
     def n_unread(self) -> int:
         """How many tokens are not committed, beside the last one."""
-        return max(0, len(self.text) - 1 - min(self.model.n_past, self._cursor.place))
+        return max(0, len(self.text) - 1 - min(self.model.n_past, self._cursor.position))
 
     def read(self, most: int | None = None) -> bool:
         """Commit all tokens but the last one, or ``most`` of them; whether all are committed now.
@@ -116,7 +121,7 @@ class Follower:
         """Commit the nodes of what was decoded last that are text now, see ``Path.keep``."""
         self._pending = EMPTY
         self.model.keep(path)
-        self._cursor.place = len(self.text)
+        self._cursor.position = len(self.text)
 
     def settle(self) -> None:
         """Commit all tokens but the last one, computed like those of a reply, not like those of a prompt.
@@ -135,8 +140,8 @@ class Follower:
         """Shorten the text to its first ``length`` tokens, and drop what is pending in the model."""
         self.text.shorten(length)
         self._pending = EMPTY
-        self.model.rollback(min(self.model.n_past, self._cursor.place))
-        self._cursor.place = len(self.text)
+        self.model.rollback(min(self.model.n_past, self._cursor.position))
+        self._cursor.position = len(self.text)
 
     def cut(self, first: int, last: int) -> None:
         """Take the tokens from ``first`` up to ``last`` out of the text.
@@ -158,7 +163,7 @@ class Follower:
             self.forget()
             raise
         self.text.cut(first, last)
-        self._cursor.place = len(self.text)
+        self._cursor.position = len(self.text)
 
     def forget(self) -> None:
         """Empty the text and the cache."""
@@ -188,7 +193,7 @@ class Follower:
     def holds(self, tokens: Sequence[int]) -> None:
         """The text, empty so far, is ``tokens``, and the cache holds their beginning."""
         self.text.tokens += tokens
-        self._cursor.place = len(tokens)
+        self._cursor.position = len(tokens)
 
 
 def decode_all(followers: Sequence[Follower], trees: Sequence[Tree]) -> list[Logits]:

@@ -18,7 +18,7 @@ from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 from edge_spec.speculation.walk import Pick, walk
 
-__all__ = ["Prepared", "Speculator", "decode", "learn", "prepare"]
+__all__ = ["Prepared", "Slot", "decode", "learn", "prepare"]
 
 
 class Prepared(NamedTuple):
@@ -35,8 +35,8 @@ class Prepared(NamedTuple):
     watch: Stopwatch
 
 
-class Speculator:
-    """One text of the target, with its drafter.
+class Slot:
+    """A text in the cells of the target, with its drafter. Replies of one conversation follow each other in one slot.
 
     Attributes:
         drafter: guesses what the target will write.
@@ -218,83 +218,65 @@ class Speculator:
         self._target.forget()
 
 
-def prepare(texts: Sequence[Speculator], limits: Sequence[int]) -> list[Prepared]:
+def prepare(slots: Sequence[Slot], limits: Sequence[int]) -> list[Prepared]:
     """Draft for texts that share a decode; ``decode`` comes next, then ``finish`` for each and ``learn``.
 
     Args:
         limits: the most tokens to draft for each; 0 for plain decoding.
     """
-    watch, max_rows = Stopwatch(), texts[0].model.capabilities.max_rows
-    if len(texts) == 1:
-        text = texts[0]
-        tokens = text._target.uncommitted(max_rows)
-        most = text._most(limits[0], max_rows - len(tokens))
-        draft = text._verifiable(text.drafter.draft(most), most) if most > 0 else EMPTY
+    watch, max_rows = Stopwatch(), slots[0].model.capabilities.max_rows
+    if len(slots) == 1:
+        slot = slots[0]
+        tokens = slot._target.uncommitted(max_rows)
+        most = slot._most(limits[0], max_rows - len(tokens))
+        draft = slot._verifiable(slot.drafter.draft(most), most) if most > 0 else EMPTY
         watch.lap()
         return [Prepared(draft.under(tokens), draft, watch)]
-    begins = [text._target.uncommitted(max_rows // len(texts)) for text in texts]
+    begins = [slot._target.uncommitted(max_rows // len(slots)) for slot in slots]
     n_rows = max_rows - sum(map(len, begins))
-    drafts = _drafts(texts, [text._most(limit, n_rows) for text, limit in zip(texts, limits, strict=True)], n_rows)
+    drafts = _drafts(slots, [slot._most(limit, n_rows) for slot, limit in zip(slots, limits, strict=True)], n_rows)
     watch.lap()
     return [
-        Prepared(draft.under(tokens), draft, Stopwatch([watch.laps[0] / len(texts)]))
+        Prepared(draft.under(tokens), draft, Stopwatch([watch.laps[0] / len(slots)]))
         for draft, tokens in zip(drafts, begins, strict=True)
     ]
 
 
-def _drafts(texts: Sequence[Speculator], limits: Sequence[int], n_rows: int) -> list[Tree]:
+def _drafts(slots: Sequence[Slot], limits: Sequence[int], n_rows: int) -> list[Tree]:
     """Return drafts of several texts, which fit in so many rows together."""
-    drafts = [EMPTY] * len(texts)
-    for drafters, places in _by_kind(texts):
-        # A model that follows one text only would keep the others waiting.
-        if len(places) == len(texts) or not drafters[0].followed:
-            asked = [limits[place] for place in places]
-            for place, draft in zip(places, drafters[0].draft_all(drafters, asked, n_rows), strict=True):
-                drafts[place] = draft
-                n_rows -= len(draft)
-    for place, draft in enumerate(drafts):
+    drafters = [slot.drafter for slot in slots]
+    # Models that know fewer texts at a time would have to read each of them again in every round.
+    if len(slots) <= drafters[0].most_texts:
+        drafts = [*drafters[0].draft_all(drafters, limits, n_rows)]
+    else:
+        drafts = [EMPTY] * len(slots)
+    n_rows -= sum(map(len, drafts))
+    for n, draft in enumerate(drafts):
         # What a grammar forces comes beyond what was drafted.
-        most = min(limits[place], n_rows + len(draft))
-        drafts[place] = texts[place]._verifiable(draft, most) if most > 0 else EMPTY
-        n_rows += len(draft) - len(drafts[place])
+        most = min(limits[n], n_rows + len(draft))
+        drafts[n] = slots[n]._verifiable(draft, most) if most > 0 else EMPTY
+        n_rows += len(draft) - len(drafts[n])
     return drafts
 
 
-def _by_kind(texts: Sequence[Speculator]) -> list[tuple[list[Drafter], list[int]]]:
-    """Return the drafters of each kind, and the places of their texts."""
-    kinds: dict[type[Drafter], tuple[list[Drafter], list[int]]] = {}
-    for place, text in enumerate(texts):
-        drafters, which = kinds.setdefault(type(text.drafter), ([], []))
-        drafters.append(text.drafter)
-        which.append(place)
-    return list(kinds.values())
-
-
-def decode(texts: Sequence[Speculator], prepared: Sequence[Prepared]) -> list[Logits]:
+def decode(slots: Sequence[Slot], prepared: Sequence[Prepared]) -> list[Logits]:
     """Decode what ``prepare`` has returned; returns rows for each text.
 
     Raises:
         PoolFull, Cancelled, BackendError: as ``Pool.decode``; no text has changed.
     """
     begun = perf_counter()
-    rows = decode_all([text._target for text in texts], [each.tree for each in prepared])
+    rows = decode_all([slot._target for slot in slots], [each.tree for each in prepared])
     a_row_s = (perf_counter() - begun) / sum(map(len, rows))
     for each, own in zip(prepared, rows, strict=True):
         each.watch.count(len(own) * a_row_s)
     return rows
 
 
-def learn(texts: Sequence[Speculator], rounds: Sequence[Round]) -> list[Exception | None]:
+def learn(slots: Sequence[Slot], rounds: Sequence[Round]) -> list[Exception | None]:
     """Let the drafters of texts that shared a decode learn from the round of each; returns for each what has failed."""
-    if len(texts) == 1:
-        return [*texts[0].drafter.learn_all([texts[0].drafter], rounds)]
-    failed: list[Exception | None] = [None] * len(texts)
-    for drafters, which in _by_kind(texts):
-        for place, error in zip(
-            which, drafters[0].learn_all(drafters, [rounds[place] for place in which]), strict=True
-        ):
-            failed[place] = error
-    return failed
+    drafters = [slot.drafter for slot in slots]
+    return [*drafters[0].learn_all(drafters, rounds)]
 
 
 def _not_begun(row: Any, text: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ from edge_spec.speculation.language_model import Capabilities, Logits, NumericsP
 from edge_spec.speculation.tree import Tree
 from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["TILE", "Path", "Pool", "share_decodes"]
+__all__ = ["TILE", "Path", "Pool"]
 
 TILE = 16
 """Cells that paths share, copy and give back together; those of one tile hold places of a text that are neighbors."""
@@ -219,9 +219,3 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
-
-
-def share_decodes(paths: Sequence[Path]) -> bool:
-    """Return whether one decode can advance these paths."""
-    pool = paths[0].pool
-    return len(paths) <= pool.capabilities.max_rows and all(path.pool is pool for path in paths)

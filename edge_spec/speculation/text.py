@@ -25,10 +25,10 @@ class Cursor:
         place: how many tokens of the text the follower knows. It falls where the text changes before it.
     """
 
-    __slots__ = ("__weakref__", "place")
+    __slots__ = ("__weakref__", "position")
 
     def __init__(self) -> None:
-        self.place = 0
+        self.position = 0
 
 
 class Text:
@@ -59,8 +59,8 @@ class Text:
 
     def since(self, cursor: Cursor) -> list[int]:
         """Return the tokens after a cursor, and move it to the end."""
-        tokens = self.tokens[cursor.place :]
-        cursor.place = len(self.tokens)
+        tokens = self.tokens[cursor.position :]
+        cursor.position = len(self.tokens)
         return tokens
 
     def shorten(self, length: int) -> None:
@@ -75,4 +75,4 @@ class Text:
 
     def _limit(self, place: int) -> None:
         for cursor in self._cursors:
-            cursor.place = min(cursor.place, place)
+            cursor.position = min(cursor.position, place)

@@ -15,7 +15,7 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing.table_model import TableModel, random_table
 
@@ -93,7 +93,7 @@ class _Case:
     def written(self, requests: Iterable[ReplyRequest], make_drafter: Callable[[], Drafter]) -> list[Reply]:
         """Return replies that were written side by side."""
         chance = random.Random(self.number)
-        target = Target(Speculator(TableModel(self.table, **self.target), make_drafter()), lambda _: make_drafter())
+        target = Target(Slot(TableModel(self.table, **self.target), make_drafter()), lambda _: make_drafter())
         scheduler = Scheduler(target, _Letters(self.end))
         replies = [Reply(scheduler, request, lambda: chance.randint(0, 9)) for request in requests]
         try:

@@ -13,7 +13,7 @@ from edge_spec.engines.places import Places
 from edge_spec.engines.pool import CachedPath, CachedPool, Part
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tiles import PathTiles, Tiles, n_tiles
-from edge_spec.errors import Cancelled, Closed
+from edge_spec.errors import Cancelled, Closed, PoolFull
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities, Logits, NumericsProfile
 from edge_spec.speculation.pool import TILE, Path
 from edge_spec.speculation.tree import EMPTY
@@ -59,6 +59,8 @@ class TablePool(CachedPool["TablePath"]):
         self.tiles = Tiles(n_tiles(n_cells))
         self._table = table
         self._cancelled = self._closed = False
+        # Of a pool of one path, which of them has cells.
+        self._holder: TablePath | None = None
 
     @property
     def n_cells(self) -> int:
@@ -77,10 +79,23 @@ class TablePool(CachedPool["TablePath"]):
 
     def n_more(self, path: Path, n: int) -> int:
         path = self._mine(path)
-        return path.tiles.n_needed(path.n_past, path.n_past + n) * TILE
+        n_cells = path.tiles.n_needed(path.n_past, path.n_past + n) * TILE
+        return max(n_cells, self.n_free + 1) if self._is_full_for(path) else n_cells
+
+    def _is_full_for(self, path: TablePath) -> bool:
+        """Return whether another path has cells where only one can have any."""
+        return self.max_paths == 1 and self._holder not in (None, path) and bool(self._holder.tiles.ids)
+
+    def reserve(self, places: Sequence[tuple[TablePath, int, int]]) -> None:
+        """Have cells for places of paths, see ``Tiles.reserve``."""
+        for path, _, _ in places:
+            if self._is_full_for(path):
+                raise PoolFull(n_free=0, n_needed=1, n_texts=self.max_paths)
+            self._holder = path
+        self.tiles.reserve([(path.tiles, first, end) for path, first, end in places])
 
     def _reserve(self, parts: Sequence[Part[TablePath]]) -> None:
-        self.tiles.reserve([(part.path.tiles, part.path.n_past, part.start + len(part.tokens)) for part in parts])
+        self.reserve([(part.path, part.path.n_past, part.start + len(part.tokens)) for part in parts])
 
     def _compute(self, parts: Sequence[Part[TablePath]], *, is_decode: bool) -> Logits:
         if self._cancelled:
@@ -173,7 +188,7 @@ class TablePath(CachedPath[TablePool]):
     def _take_out(self, first: int, last: int) -> None:
         # What moves gets cells of its own.
         end = self._n_past - (last - first)
-        self.pool.tiles.reserve([(self.tiles, first, end)])
+        self.pool.reserve([(self, first, end)])
         del self._cells[first:last]
         self.tiles.cut(end)
 
@@ -181,7 +196,7 @@ class TablePath(CachedPath[TablePool]):
         return np.asarray(self._cells, dtype="<i4").tobytes()
 
     def _read(self, body: bytes, n_past: int) -> None:
-        self.pool.tiles.reserve([(self.tiles, 0, n_past)])
+        self.pool.reserve([(self, 0, n_past)])
         self._cells = np.frombuffer(body, dtype="<i4").tolist()
         if self._places is not None and n_past:
             self._places.computed(n_past, n_past)
@@ -203,6 +218,7 @@ class TableModel(TablePath):
             it keeps the states before so many rows, besides the one that it was told to hold.
         rollback: see ``Capabilities``; by default what ``n_snapshots`` allow. A drafter's model that holds states may
             say ``ANYWHERE``.
+        in_company: see ``Capabilities``; without it one text has cells at a time.
         keeps_branches: whether ``keep`` commits a path through any branch, or like llama.cpp only as far as its nodes
             are the first ones of the tree.
 
@@ -222,6 +238,7 @@ class TableModel(TablePath):
         can_shift: bool = True,
         n_snapshots: int | None = None,
         rollback: int | None = None,
+        in_company: bool = True,
         keeps_branches: bool = True,
     ) -> None:
         if len(set(table.shape)) != 1:
@@ -233,6 +250,7 @@ class TableModel(TablePath):
             widths=widths,
             max_rows=min(max_rows, rollback + 1),
             can_shift=can_shift,
+            in_company=in_company,
             # A row follows from the tokens alone.
             reuse_step=1 if n_snapshots is None else 0,
         )

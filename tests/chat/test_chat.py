@@ -44,8 +44,8 @@ def test_sessions_take_turns_without_changing_each_other(load: Callable[..., Tex
             session.send(ASKED[turn]).read()
         model.generate("Something else.", seed=1, max_tokens=5).read()
     assert [list(session.messages) for session in sessions] == alone
-    # Where the intermediate model has cells for every text, they stay there.
-    assert (model.session_cache_bytes > 0) == (engine == "llama")
+    # On ONNX Runtime the target has cells for every text; copies are of drafters.
+    assert model.session_cache_bytes > 0 or engine == "onnx"
 
 
 def test_what_was_read_is_not_read_again(load: Callable[..., TextModel]) -> None:

@@ -184,7 +184,7 @@ def test_answers_share_their_prompt_however_often_it_is_asked(shared: TextModel)
         )
         replies.read()
         assert shared.rows["prompt"] - before < 2 * len(replies.answers[0].prompt)
-        counts.append(len(shared.prefix_cache.target.texts))
+        counts.append(len(shared.prefix_cache.target.slots))
     assert counts[-1] == counts[-2] <= 2 * shared.most_texts + 1
 
 

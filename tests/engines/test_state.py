@@ -26,7 +26,7 @@ from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
 from edge_spec.testing import TableModel
@@ -46,8 +46,8 @@ def check_part(part: Drafter, text: list[int], seen: Counter[type]) -> None:
     """A drafter holds ``text``, as if it had read it just now. Counts the kinds of those that were looked into."""
     seen[type(part)] += 1
     if isinstance(part, Chooser):
-        for candidate in part.candidates:
-            check_part(candidate.drafter, text, seen)
+        for drafter in part.drafters.values():
+            check_part(drafter, text, seen)
     elif isinstance(part, NgramDrafter):
         fresh = NgramDrafter(longest=part._lengths[-1], shortest=part._lengths[0])
         fresh.begin(Text(text), Sampler(SamplerSettings(), ()))
@@ -69,7 +69,7 @@ def check_part(part: Drafter, text: list[int], seen: Counter[type]) -> None:
         assert isinstance(part, NoDrafter | LeafDrafter)
 
 
-def check_speculator(speculator: Speculator, seen: Counter[type]) -> None:
+def check_speculator(speculator: Slot, seen: Counter[type]) -> None:
     assert speculator.model.n_past < len(speculator.text)
     check_table(speculator.model, speculator.text)
     check_part(speculator.drafter, speculator.text, seen)
@@ -238,7 +238,7 @@ def test_after_every_round_positions_and_sequences_agree_with_the_text(
     drafter = {"ngram": NgramDrafter(), "hierarchy": HierarchyDrafter(leaf, intermediate)}.get(mode, leaf)
     prompt = target.pool.context.weights.tokenize(chance.choice(prompts), add_special=True) * chance.choice([1, 1, 3])
     sampling = SamplerSettings(seed=seed, temperature=chance.choice([0.0, 0.7, 1.0]), repeat_penalty=1.1)
-    speculator = Speculator(target, drafter)
+    speculator = Slot(target, drafter)
     speculator.begin(prompt, Sampler(sampling, prompt), reuse=False)
     for _ in range(8):
         step(speculator, chance.randint(0, 9))

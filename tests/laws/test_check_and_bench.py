@@ -23,7 +23,7 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
 
@@ -66,7 +66,7 @@ def opener(
             rounding(target, distort)
         next_limit = random_limits(6) if draws_limits else (lambda: limit)
         return TextModel(
-            Target(Speculator(target, drafter(actual))), next_limit, LetterTokenizer(end=4), mode=actual, notes=notes
+            Target(Slot(target, drafter(actual))), next_limit, LetterTokenizer(end=4), mode=actual, notes=notes
         )
 
     return open_model

@@ -14,6 +14,7 @@ from weekly import sizes
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.chooser.candidate import Candidate
+from edge_spec.speculation.chooser.decider import Decider
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
@@ -201,19 +202,20 @@ def test_plain_decoding_is_measured_again_after_as_many_rounds_as_there_were() -
 def test_finding_out_that_nobody_pays_takes_little_of_the_time(weighing_s: float) -> None:
     """By the chooser's own clock, which moves while it weighs. However long that takes, drafts are found soon again."""
 
-    class Slow(Choosing):
-        n_weighed = 0
+    n_weighed = 0
 
+    class Slow(Decider):
         def _expected_gain(self, model: Candidate) -> float:
-            self.n_weighed += 1
-            self.ones.clock += weighing_s
+            nonlocal n_weighed
+            n_weighed += 1
+            chooser.ones.clock += weighing_s
             return super()._expected_gain(model)
 
-    chooser, world = Slow(first_estimates(linear)), World(linear, chance=0.5)
+    chooser, world = Choosing(first_estimates(linear), deciders=Slow), World(linear, chance=0.5)
     world.run(chooser, 500)
-    chooser.n_weighed = 0
+    n_weighed = 0
     world.run(chooser, 1000)
-    assert chooser.n_weighed * weighing_s <= 0.003 * 1000 or chooser.n_weighed <= 1000 / 128 + 20
+    assert n_weighed * weighing_s <= 0.003 * 1000 or n_weighed <= 1000 / 128 + 20
     world.verify, world.chance = flat, 0.95
     assert world.run(chooser, 3000).resumed() < 2000
 
@@ -223,19 +225,33 @@ def test_finding_out_that_nobody_pays_takes_little_of_the_time(weighing_s: float
 def test_learning_from_a_tables_drafts_takes_little_of_the_time_or_is_rare(learning_s: float) -> None:
     """By the chooser's own clock, which moves while it learns. However rare that is, it sees when drafts fail."""
 
-    class Slow(Choosing):
-        n_learned = 0
+    n_learned = 0
 
+    class Slow(Decider):
         def _learn_drafts(self, done: Round, rounds: Sequence[Round]) -> None:
-            self.n_learned += bool(done.drafted)
-            self.ones.clock += learning_s
+            nonlocal n_learned
+            n_learned += bool(done.drafted)
+            chooser.ones.clock += learning_s
             super()._learn_drafts(done, rounds)
 
-    chooser, world = Slow(first_estimates(flat), table=True), World(chance=0.9, draft_s=0.0)
+    chooser = Choosing(first_estimates(flat), table=True, deciders=Slow)
+    world = World(chance=0.9, draft_s=0.0)
     world.run(chooser, 200)
-    chooser.n_learned = 0
+    n_learned = 0
     assert world.run(chooser, 1000).gain > 2
-    assert chooser.n_learned == pytest.approx(world.drafting * 1000 / min(max(learning_s / 0.01, 1), 8), rel=0.2)
+    assert n_learned == pytest.approx(world.drafting * 1000 / min(max(learning_s / 0.01, 1), 8), rel=0.2)
     world.chance, world.verify = 0.0, linear
     world.run(chooser, 500)
     assert world.run(chooser, 1000).gain > 0.98
+
+
+def test_what_one_text_has_taught_is_known_of_every_other_one() -> None:
+    """Costs, claims, rounds and trials: a text that comes later drafts at once, and is not taught again."""
+    first, second = informed_chooser(), Choosing()
+    second.join(first)
+    World(chance=0.9).run(first, 500)
+    known, mine = first.choices["ones"], second.choices["ones"]
+    assert (mine.rounds, mine.round_s, mine.tokens_per_round) == (0, known.round_s, known.tokens_per_round)
+    world = World(chance=0.9).run(second, 100)
+    assert world.drafting > 0.98 and world.limits[0] > 0
+    assert second.as_json() == first.as_json() and second.as_json()["rounds"] == 600

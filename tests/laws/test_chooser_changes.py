@@ -146,12 +146,12 @@ def test_what_is_accepted_is_learned_by_temperature() -> None:
     """Greedy replies are followed further than those with noise, and must not teach them."""
     candidate = Candidate(Ones())
     candidate.recall(remembered(0.3, 0.9))
-    candidate.begin(greedy=True)
+    candidate.draft_for((), [True])
     for _ in range(50):
         candidate.drafts = (Tree.sequence([1, 1, 1]),)
         candidate.learn_outcome((1, 1, 1, 1))
     assert min(candidate.reach[:3]) > 0.9
-    candidate.begin(greedy=False)
+    candidate.draft_for((), [False])
     assert candidate.reach == [0.3] * 9
     again = Candidate(Ones())
     again.recall(candidate.as_json())

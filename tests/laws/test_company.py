@@ -25,7 +25,7 @@ from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.follower import Follower
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.pool import TILE
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import Text
@@ -42,7 +42,7 @@ def new_scheduler(
 ) -> Scheduler:
     """A scheduler of a table model, on which each token takes a byte."""
     model = TableModel(TABLE, n_ctx=n_ctx, n_cells=n_cells, max_rows=rows)
-    target = Target(Speculator(model, NgramDrafter()), lambda path: NgramDrafter())
+    target = Target(Slot(model, NgramDrafter()), lambda path: NgramDrafter())
     return Scheduler(target, letters(-1), PrefixCache(target, Ledger(budget)))
 
 
@@ -53,7 +53,7 @@ def request(number: int, prompt: Sequence[int] = (1, 2), **asked: Any) -> ReplyR
 
 def alone(letters: Any, asked: ReplyRequest, n_ctx: int = 1024) -> tuple[list[int], str]:
     """Tokens and text of a reply that has no company and no drafts."""
-    scheduler = Scheduler(Target(Speculator(TableModel(TABLE, n_ctx=n_ctx, max_rows=16), NoDrafter())), letters(-1))
+    scheduler = Scheduler(Target(Slot(TableModel(TABLE, n_ctx=n_ctx, max_rows=16), NoDrafter())), letters(-1))
     reply = Reply(scheduler, asked, lambda: 0)
     text = reply.read()
     return reply.token_ids, text

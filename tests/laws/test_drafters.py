@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
 from edge_spec.testing import TableModel, random_table
@@ -145,7 +145,7 @@ def test_a_tree_begins_with_what_its_model_would_write(width: int, depth: int, l
 def test_a_model_that_is_the_target_is_always_right() -> None:
     for sampling in (SAMPLING, SamplerSettings(temperature=0), SamplerSettings(seed=3, repeat_penalty=1.3)):
         target = TableModel(TABLE)
-        speculator = Speculator(target, ModelDrafter(TableModel(TABLE)))
+        speculator = Slot(target, ModelDrafter(TableModel(TABLE)))
         speculator.begin([3], Sampler(sampling, [3]), reuse=False)
         for _ in range(30):
             assert len(step(speculator, 4).tokens) == 5
@@ -167,7 +167,7 @@ def test_sharing_the_noise_guesses_better_than_the_likeliest_token() -> None:
 def test_a_drafter_decodes_each_token_once() -> None:
     """Chains cost one row per guess, and catching up with what was accepted costs no decode of its own."""
     model = Counted(TABLE)
-    speculator = Speculator(TableModel(TABLE), ModelDrafter(model))
+    speculator = Slot(TableModel(TABLE), ModelDrafter(model))
     speculator.begin([3], Sampler(SAMPLING, [3]), reuse=False)
     for _ in range(10):
         model.widths.clear()
@@ -213,13 +213,13 @@ def test_the_longest_and_latest_match_is_copied(text: list[int], shortest: int, 
 def test_a_drafter_stops_where_it_is_asked_to(most: int) -> None:
     asked: list[int] = []
 
-    def worth_more(draft: Tree) -> bool:
-        asked.append(len(draft))
-        return len(draft) < most
+    def worth_more(drafts: Sequence[Tree]) -> bool:
+        asked.append(len(drafts[0]))
+        return len(drafts[0]) < most
 
     counted = Counted(TABLE)
     drafter = begun(ModelDrafter(counted), [3, 1])
-    assert len(drafter.draft_while(9, worth_more)) == most
+    assert len(drafter.draft_all_while([drafter], [9], worth_more)[0]) == most
     assert asked == list(range(1, most + 1))
     assert len(counted.widths) <= most
 
@@ -281,7 +281,7 @@ def test_an_accepted_inner_round_may_exceed_where_a_draft_would_stop() -> None:
     what the last of them has accepted; only the limit is never exceeded."""
     for limit, expected in ((9, 4), (3, 3)):
         drafter = begun(HierarchyDrafter(ModelDrafter(TableModel(TABLE)), TableModel(TABLE)), [1, 2])
-        draft = drafter.draft_while(limit, lambda draft: len(draft) < 2)
+        (draft,) = drafter.draft_all_while([drafter], [limit], lambda drafts: len(drafts[0]) < 2)
         assert list(draft.tokens) == continuation(TABLE, [1, 2], expected)
 
 

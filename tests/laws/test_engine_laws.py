@@ -23,7 +23,7 @@ from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -94,7 +94,7 @@ def test_plain_text_has_the_exact_distribution(
     asked = NEUTRAL | changes
     table = random_table(n_vocab, order=2, seed=11, scale=1.0)
     prompt, end = [2, 0, 1], 3
-    scheduler = Scheduler(Target(Speculator(TableModel(table), NoDrafter())), letters(end))
+    scheduler = Scheduler(Target(Slot(TableModel(table), NoDrafter())), letters(end))
     seen: Counter[tuple[int, ...]] = Counter()
     for seed in range(n_draws):
         reply = Reply(scheduler, request_of(prompt, SamplerSettings(seed=seed, **asked), max_tokens=n), lambda: 0)
@@ -115,7 +115,7 @@ def test_plain_text_has_the_exact_distribution(
 def test_another_distribution_would_be_noticed(letters: Callable[..., Any]) -> None:
     """The chi-square above can fail: it tells temperature 1 from 1.3."""
     table = random_table(5, order=0, seed=3, scale=1.0)
-    scheduler = Scheduler(Target(Speculator(TableModel(table), NoDrafter())), letters())
+    scheduler = Scheduler(Target(Slot(TableModel(table), NoDrafter())), letters())
     seen: Counter[int] = Counter()
     for seed in range(N_DRAWS):
         asked = SamplerSettings(seed=seed, **(NEUTRAL | {"temperature": 1.3}))
@@ -154,7 +154,7 @@ def drafted_and_plain(
         model = rounding(TableModel(table, **target), lambda row, n: row[::-1].copy() if n > beyond else row)
         drafter = ModelDrafter(TableModel(random_table(6, order=1, seed=6, scale=0.3, like=table)))
         reply = reply_of(
-            Speculator(model, drafter),
+            Slot(model, drafter),
             lambda limit=limit: limit,
             letters(),
             [1],

@@ -14,7 +14,7 @@ from edge_spec.errors import SettingsError
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.testing import TableModel, random_table
 
 
@@ -46,7 +46,7 @@ def test_probabilities_are_those_of_the_model_before_any_setting(seed: int, n_to
     drafter = ModelDrafter(TableModel(random_table(6, order=1, seed=seed + 1, like=table), n_ctx=64), width=1)
     settings = SamplerSettings(seed=seed, temperature=1.5, top_k=2, repeat_penalty=1.7, logit_bias={3: -5.0})
     reply = reply_of(
-        Speculator(TableModel(table, n_ctx=64), drafter if limit else NoDrafter()),
+        Slot(TableModel(table, n_ctx=64), drafter if limit else NoDrafter()),
         lambda: limit,
         _Names(),
         [1],
@@ -68,7 +68,7 @@ def test_probabilities_are_those_of_the_model_before_any_setting(seed: int, n_to
 
 
 def test_what_is_not_asked_for_is_not_told() -> None:
-    speculator = Speculator(TableModel(random_table(6, order=1, seed=1), n_ctx=64), NoDrafter())
+    speculator = Slot(TableModel(random_table(6, order=1, seed=1), n_ctx=64), NoDrafter())
     reply = reply_of(speculator, lambda: 0, _Names(), [1], SamplerSettings(), max_tokens=5)
     assert [(event.logprob, dict(event.top)) for event in reply.events()] == [(None, {})] * 5
     with pytest.raises(SettingsError, match="logprobs"):

@@ -22,7 +22,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
 
@@ -48,7 +48,7 @@ class World:
         self._pool = TableModel(_TABLE, n_ctx=48, n_cells=200, max_rows=16).pool
         self._first: Chooser | None = None
         model = TableModel(_TABLE, n_ctx=48, n_cells=160, max_rows=16)
-        target = Target(Speculator(model, self._drafter()), lambda path: self._drafter())
+        target = Target(Slot(model, self._drafter()), lambda path: self._drafter())
         self.scheduler = Scheduler(target, letters(-1))
 
     def _drafter(self) -> Drafter:

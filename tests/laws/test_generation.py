@@ -18,7 +18,7 @@ from edge_spec.generation.text_stream import TextStream
 from edge_spec.sampling import SamplerSettings
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.testing import TableModel, random_table
 
 LettersType = Callable[..., Any]
@@ -120,11 +120,11 @@ def test_what_might_begin_a_stop_string_is_held_and_released() -> None:
 
 def reply(
     letters: LettersType, *, end: int = -1, limit: int = 4, drafts: bool = True, **values: Any
-) -> tuple[Reply, Speculator]:
+) -> tuple[Reply, Slot]:
     """A reply of a table model whose drafter is always right."""
     n_ctx = values.pop("n_ctx", 1000)
     drafter = ModelDrafter(TableModel(TABLE, n_ctx=n_ctx)) if drafts else NoDrafter()
-    speculator = Speculator(TableModel(TABLE, n_ctx=n_ctx), drafter)
+    speculator = Slot(TableModel(TABLE, n_ctx=n_ctx), drafter)
     sampling = SamplerSettings(seed=values.pop("seed", 0), temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     prompt = values.pop("prompt", [1])
     return reply_of(speculator, lambda: limit, letters(end), prompt, sampling, **values), speculator
@@ -214,9 +214,9 @@ def test_an_end_inside_a_draft_is_found(letters: LettersType) -> None:
 def test_the_same_prompt_gets_the_same_reply_after_others(letters: LettersType) -> None:
     table = random_table(6, order=1, seed=2, scale=1.0)
     for drafter in (NoDrafter(), ModelDrafter(TableModel(table), width=3)):
-        speculator = Speculator(TableModel(table), drafter)
+        speculator = Slot(TableModel(table), drafter)
 
-        def write(prompt: list[int], speculator: Speculator = speculator) -> list[int]:
+        def write(prompt: list[int], speculator: Slot = speculator) -> list[int]:
             sampling = SamplerSettings(seed=5, repeat_penalty=1.2)
             done = reply_of(speculator, lambda: 4, letters(), prompt, sampling, max_tokens=30)
             done.read()
@@ -282,7 +282,7 @@ def test_cancel_from_another_thread_stops_a_decode(letters: LettersType) -> None
     cancel = slow.pool.cancel
     watch(slow, wait)
     slow.pool.cancel = go_on  # type: ignore[method-assign]
-    speculator = Speculator(slow, NoDrafter())
+    speculator = Slot(slow, NoDrafter())
     done = reply_of(speculator, lambda: 0, letters(), [1], SamplerSettings(), max_tokens=50)
     thread = threading.Thread(target=done.read)
     thread.start()
@@ -301,7 +301,7 @@ def test_an_error_ends_the_reply_and_leaves_the_text_whole(letters: LettersType)
 
     broken = TableModel(TABLE)
     watch(broken, breaks)
-    speculator = Speculator(broken, NoDrafter())
+    speculator = Slot(broken, NoDrafter())
     done = reply_of(speculator, lambda: 0, letters(), [1], SamplerSettings(), max_tokens=50)
     with pytest.raises(MemoryError):
         done.read()

@@ -27,7 +27,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.modes import Mode
 from edge_spec.speculation.tree import Tree
 from edge_spec.testing import TableModel, random_table
@@ -204,7 +204,7 @@ def test_what_has_to_come_is_drafted_and_what_cannot_is_not(letters: Any, letter
     for forces in (True, False):
         drafter = NgramDrafter()
         drafter.takes_guidance = forces
-        speculator = Speculator(TableModel(random_table(6, order=1)), drafter)
+        speculator = Slot(TableModel(random_table(6, order=1)), drafter)
         reply = reply_of(
             speculator, lambda: 3, letters(), [5, 4], SamplerSettings(seed=1), max_tokens=60, grammar=grammar
         )
@@ -226,7 +226,7 @@ def test_a_dead_end_that_only_a_drafter_meets_is_none(letters: Any) -> None:
         ModelDrafter(TableModel(trapped), width=2, depth=3),
         HierarchyDrafter(NgramDrafter(), TableModel(trapped)),
     ):
-        speculator = Speculator(TableModel(table), drafter)
+        speculator = Slot(TableModel(table), drafter)
         reply = reply_of(
             speculator, lambda: 4, letters(), [1], SamplerSettings(seed=1), max_tokens=20, grammar=Trap([True] * 6)
         )

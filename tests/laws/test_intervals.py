@@ -14,7 +14,7 @@ from edge_spec import TextModel
 from edge_spec.evaluation.bench import bench, speed_of
 from edge_spec.evaluation.intervals import interval_of_median
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.statistics import Statistics
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
@@ -84,7 +84,7 @@ def test_the_order_of_the_modes_is_drawn_anew_for_every_prompt_and_round() -> No
                 return super().generate(*arguments, **more)
 
         def open_model(mode: str) -> TextModel:
-            speculator = Speculator(TableModel(random_table(4, order=1, seed=1), n_ctx=40), NoDrafter())
+            speculator = Slot(TableModel(random_table(4, order=1, seed=1), n_ctx=40), NoDrafter())
             return Told(Target(speculator), lambda: 0, LetterTokenizer(end=3), mode=mode)
 
         list(bench(open_model, ["ab", "ba"], modes=names[1:], rounds=30, max_tokens=1, seed=seed))

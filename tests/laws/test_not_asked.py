@@ -11,7 +11,7 @@ from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser
 from edge_spec.speculation.drafters import Drafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -39,7 +39,7 @@ class Slow(Drafter):
 
     def draft(self, limit: int) -> Tree:
         self.n_called += 1
-        del self.seen[self.cursor.place :]
+        del self.seen[self.cursor.position :]
         self.seen += self.text.since(self.cursor)
         until = perf_counter() + self.seconds
         while perf_counter() < until:
@@ -47,8 +47,8 @@ class Slow(Drafter):
         return EMPTY
 
 
-def written(drafter: Drafter, n: int) -> Speculator:
-    speculator = Speculator(TableModel(TABLE, n_ctx=4096), drafter)
+def written(drafter: Drafter, n: int) -> Slot:
+    speculator = Slot(TableModel(TABLE, n_ctx=4096), drafter)
     speculator.begin(PROMPT, Sampler(SAMPLING, PROMPT), reuse=False)
     for _ in range(n):
         step(speculator, 9)

@@ -18,7 +18,7 @@ from edge_spec.evaluation.bench import bench
 from edge_spec.loading import plan
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
 
@@ -40,7 +40,7 @@ def test_bench_remembers_what_enough_prompts_have_shown(prompts: list[str], kept
         target = TableModel(random_table(4, order=1, seed=1), n_ctx=200)
         drafter = NoDrafter() if mode == "off" else NgramDrafter(shortest=1)
         return TextModel(
-            Target(Speculator(target, drafter)),
+            Target(Slot(target, drafter)),
             lambda: 3,
             LetterTokenizer(end=3),
             mode=mode,

@@ -20,7 +20,7 @@ from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.language_model import ANYWHERE, Capabilities
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
 from edge_spec.testing import TableModel, random_table
@@ -151,7 +151,7 @@ class Ones(Drafter):
 
 @pytest.mark.parametrize("n_snapshots", [1, 3, 7])
 def test_drafts_are_as_long_as_can_be_taken_back(n_snapshots: int) -> None:
-    speculator = Speculator(TableModel(TABLE, n_snapshots=n_snapshots), Ones())
+    speculator = Slot(TableModel(TABLE, n_snapshots=n_snapshots), Ones())
     prompt = [3, 4]
     speculator.begin(prompt, Sampler(SamplerSettings(temperature=0.0), prompt), reuse=False)
     speculator.read()
@@ -179,7 +179,7 @@ def test_a_recurrent_drafter_computes_a_text_a_few_times_at_most(letters: Callab
     drafter: Drafter = ModelDrafter(models[0])
     if nested:
         drafter = HierarchyDrafter(drafter, models[1])
-    speculator = Speculator(TableModel(TABLE, n_snapshots=3, takes_trees=False), drafter)
+    speculator = Slot(TableModel(TABLE, n_snapshots=3, takes_trees=False), drafter)
     reply = reply_of(speculator, lambda: 3, letters(), [1] * 50, SamplerSettings(seed=3), max_tokens=400)
     reply.read()
     rejected = reply.statistics.drafted - reply.statistics.accepted

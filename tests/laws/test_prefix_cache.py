@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from edge_spec.generation.prefix_cache import EarlierPrompt, PrefixCache
+from edge_spec.generation.prefix_cache import CachedPrompt, PrefixCache
 from edge_spec.memory import Ledger
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
 
@@ -29,19 +29,19 @@ def new_cache(*, n_cells: int = 400, budget: int | None = None, step: int = 1, m
     model = TableModel(TABLE, n_ctx=200, n_cells=n_cells, max_rows=most, widths=tuple(range(1, 65)) if most > 1 else ())
     pool: Any = model.pool
     pool.capabilities = replace(pool.capabilities, reuse_step=step)
-    return PrefixCache(Target(Speculator(pool.path(), NoDrafter())), Ledger(budget))
+    return PrefixCache(Target(Slot(pool.path(), NoDrafter())), Ledger(budget))
 
 
-def begun(cache: PrefixCache, owner: object, tokens: Sequence[int], **asked: Any) -> tuple[Speculator, int]:
+def begun(cache: PrefixCache, owner: object, tokens: Sequence[int], **asked: Any) -> tuple[Slot, int]:
     """Take a text and read it; returns how much of it had not to be read, too."""
     taken = cache.take(owner, tokens, **asked)
-    assert taken
+    assert not isinstance(taken, str)
     text, is_held = taken
     text.begin(tokens, Sampler(SamplerSettings(seed=1), tokens), reuse=is_held)
     n_held = text.model.n_past
     text.read()
     assert text.text == [*tokens]
-    if isinstance(owner, EarlierPrompt):
+    if isinstance(owner, CachedPrompt):
         owner.n_read, owner.profile = len(tokens) - 1, text.model.profile.name
     return text, n_held
 
@@ -85,7 +85,7 @@ def test_what_is_being_read_is_waited_for_unless_only_a_few_tokens_are_missing()
     cache = new_cache()
     first, _ = begun(cache, Owner(), LONG)
     first.replace(40, LONG[40:])
-    assert cache.take(Owner(), [*LONG[:60], 1], beside=[(first, True)]) is None
+    assert cache.take(Owner(), [*LONG[:60], 1], beside=[(first, True)]) == "wait"
     assert kept(cache, Owner(), [*LONG[:60], 1], beside=[(first, False)]) == 40
     assert kept(cache, Owner(), [*LONG[:44], 1], beside=[(first, True)]) == 40
 
@@ -94,7 +94,7 @@ def test_what_is_being_read_is_waited_for_unless_only_a_few_tokens_are_missing()
 @pytest.mark.parametrize(("step", "found"), [(0, 0), (1, 70), (16, 64)])
 def test_an_earlier_prompt_is_continued_or_copied_in_whole_chunks(most: int, step: int, found: int) -> None:
     cache = new_cache(step=step, most=most)
-    owners = [EarlierPrompt() for _ in range(4)]
+    owners = [CachedPrompt() for _ in range(4)]
     assert kept(cache, owners[0], LONG, beside=()) == 0
     # It becomes the text of the one that continues it.
     assert kept(cache, owners[1], [*LONG[:70], 1, 1, 1, *LONG], beside=()) == found

@@ -18,7 +18,7 @@ from edge_spec import TextModel
 from edge_spec.errors import AlreadyRead, SettingsError
 from edge_spec.generation.context import GuardedReply, MemoryGuard
 from edge_spec.speculation.drafters.model import ModelDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
 
@@ -61,7 +61,7 @@ class Scarce(MemoryGuard):
 
 
 def text_model(target: TableModel | None = None, guard: MemoryGuard | None = None) -> TextModel:
-    speculator = Speculator(target or TableModel(TABLE, n_ctx=400), ModelDrafter(TableModel(TABLE, n_ctx=400)))
+    speculator = Slot(target or TableModel(TABLE, n_ctx=400), ModelDrafter(TableModel(TABLE, n_ctx=400)))
     return TextModel(Target(speculator), lambda: 3, LetterTokenizer(), mode="sequence", guard=guard)
 
 

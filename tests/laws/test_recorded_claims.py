@@ -49,7 +49,7 @@ def claims(drafter: str, temperature: float) -> Iterator[Claim]:
     """Yield what a drafter claimed in the rounds of a run that verifies all that it drafts."""
     by_depth = drafter == "ngram"
     candidate = Candidate(Replay(drafter, recorded(temperature)[drafter], 0.0 if by_depth else 1e-3))
-    candidate.begin(greedy=temperature == 0)
+    candidate.draft_for((), [temperature == 0])
     for reply in recorded(temperature)[drafter]:
         truth, place = reply["truth"], 0
         while place < len(truth):

@@ -13,7 +13,7 @@ from edge_spec.speculation.drafters.base import Drafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.modes import DraftModels
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.text import Text
@@ -33,7 +33,7 @@ def drafters() -> list[Drafter]:
 def open_model(mode: Mode | None) -> TextModel:
     models: DraftModels = None  # type: ignore[assignment]  # these drafters have models of their own
     drafter = mode.build(models) if mode is not None else NoDrafter()
-    speculator = Speculator(TableModel(TABLE, n_ctx=200), drafter)
+    speculator = Slot(TableModel(TABLE, n_ctx=200), drafter)
     return TextModel(
         Target(speculator), lambda: mode.limit if mode is not None else 0, LetterTokenizer(end=4), mode="off"
     )

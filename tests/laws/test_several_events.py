@@ -10,7 +10,7 @@ from letters import LetterTokenizer
 from edge_spec import TextModel
 from edge_spec.generation.events import TokenEvent
 from edge_spec.speculation.drafters.ngram import NgramDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
 
@@ -23,7 +23,7 @@ def text_model(most: int) -> TextModel:
     widths = tuple(range(1, 65)) if most > 1 else ()
     target = TableModel(TABLE, n_ctx=48, max_rows=max(most, 2), widths=widths)
     tokenizer = LetterTokenizer("abcdef", end=5)
-    return TextModel(Target(Speculator(target, NgramDrafter())), lambda: 3, tokenizer, mode="ngram")
+    return TextModel(Target(Slot(target, NgramDrafter())), lambda: 3, tokenizer, mode="ngram")
 
 
 def tokens_of(events: list[TokenEvent]) -> list[tuple[Any, ...]]:

@@ -36,7 +36,7 @@ from edge_spec.speculation.drafters.leaf import LeafDrafter
 from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
 from edge_spec.speculation.tree import Tree
@@ -69,7 +69,7 @@ class World:
         self.table = random_table(N_VOCAB, order=2, seed=5)
         self.ledger = Ledger(budget)
         self.model = self.new_model(most)
-        target = Target(Speculator(self.model.pool.path(), drafters()), lambda path: drafters())
+        target = Target(Slot(self.model.pool.path(), drafters()), lambda path: drafters())
         self.scheduler = Scheduler(target, letters, PrefixCache(target, self.ledger))
 
     def new_model(self, most: int) -> TableModel:
@@ -82,7 +82,7 @@ class World:
         return Replies(self.scheduler, asked, lambda: 3)
 
     def alone(self, request: ReplyRequest) -> tuple[Any, ...]:
-        scheduler = Scheduler(Target(Speculator(self.new_model(4), NoDrafter())), self.letters)
+        scheduler = Scheduler(Target(Slot(self.new_model(4), NoDrafter())), self.letters)
         try:
             reply = Reply(scheduler, request, lambda: 0)
         except PromptTooLong as error:
@@ -157,12 +157,13 @@ def choosers(clock: Callable[[], float] = perf_counter) -> Callable[[], Drafter]
     return another
 
 
-def models(kind: str, n_cells: int | None = None, clock: Callable[[], float] = perf_counter) -> Callable[[], Drafter]:
+def models(
+    kind: str, n_cells: int | None = None, clock: Callable[[], float] = perf_counter, *, in_company: bool = True
+) -> Callable[[], Drafter]:
     """Return what makes drafters whose models are paths of one pool each, with so many cells."""
-    pools = [
-        TableModel(random_table(N_VOCAB, order=2, seed=seed), n_ctx=N_CTX, n_cells=n_cells, max_rows=8).pool
-        for seed in (5, 6)
-    ]
+    tables = [random_table(N_VOCAB, order=2, seed=seed) for seed in (5, 6)]
+    given: dict[str, Any] = {"n_ctx": N_CTX, "n_cells": n_cells, "max_rows": 8, "in_company": in_company}
+    pools = [TableModel(table, **given).pool for table in tables]
     known: dict[str, Chooser] = {}
 
     def choice(name: str, *drafters: Drafter) -> Chooser:
@@ -182,12 +183,11 @@ def models(kind: str, n_cells: int | None = None, clock: Callable[[], float] = p
     return drafter
 
 
+KINDS = ("sequence", "tree", "hierarchy", "auto", "nested")
+
 DRAFTERS: Mapping[str, Callable[[Callable[[], float]], Callable[[], Drafter]]] = {
-    **{
-        f"{kind} {n_cells}": partial(models, kind, n_cells)
-        for kind in ("sequence", "tree", "hierarchy", "auto", "nested")
-        for n_cells in (None, 16, 64, 1000)
-    },
+    **{f"{kind} {n_cells}": partial(models, kind, n_cells) for kind in KINDS for n_cells in (None, 16, 64, 1000)},
+    **{f"{kind} alone": partial(models, kind, None, in_company=False) for kind in KINDS},
     "ngram": lambda clock: NgramDrafter,
     "auto": choosers,
     "random": lambda clock: lambda: RandomChoices([NgramDrafter(), Careless()], 5),
@@ -312,7 +312,9 @@ def test_as_many_as_a_decode_has_rows_are_written_at_once(letters: Any, monkeypa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(name for name in DRAFTERS if name != "random" and not name.endswith(" 16")))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in DRAFTERS if name != "random" and not name.endswith((" 16", " alone")))
+)
 def test_rows_that_texts_leave_go_to_drafts(letters: Any, name: str, monkeypatch: Any) -> None:
     requests = [request([1, 1, n], attempt=n, max_tokens=30) for n in range(3)]
     clock = Clock.of_rounds(monkeypatch)
@@ -456,7 +458,7 @@ def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
     def drafter() -> Drafter:
         chooser = drafters()
         assert isinstance(chooser, Chooser)
-        made.append(ref(chooser.candidates[0].drafter))  # type: ignore[arg-type]
+        made.append(ref(chooser.drafters["ngram"]))  # type: ignore[arg-type]
         return chooser
 
     world = World(letters(), [request(attempt=n, max_tokens=20) for n in range(4)], most=16, drafters=drafter)
@@ -464,13 +466,40 @@ def test_what_drafted_for_a_text_goes_with_it(letters: Any) -> None:
     for _ in range(3):
         replies = world.replies()
         texts.append("".join(replies.read()))
-        for text in [text for text in target.texts if text is not target.seat]:
+        for text in [text for text in target.slots if text is not target.latest]:
             target.drop(text)
         del replies, text
         gc.collect()
         # The first text stays with the target, and so does the one that was written alone at last.
-        assert sum(each() is not None for each in made) == len(target.texts) <= 2
+        assert sum(each() is not None for each in made) == len(target.slots) <= 2
     assert len(made) > 4 and len({*texts}) == 1
+
+
+@pytest.mark.parametrize("kind", ["sequence", "hierarchy", "auto"])
+def test_a_model_of_one_text_drafts_for_whichever_is_written_alone(letters: Any, kind: str, monkeypatch: Any) -> None:
+    """Between them it reads again what the former one has not copied, and never several in turn."""
+    requests = [request([n, 1, 1], attempt=n, max_tokens=16 + 12 * n) for n in range(3)]
+    clock = Clock.of_rounds(monkeypatch)
+    world = World(letters(), requests, most=16, drafters=DRAFTERS[f"{kind} alone"](clock))
+    drafted: dict[int, int] = {1: 0, 2: 0, 3: 0}
+    decode = TablePool.decode
+
+    def watched(self: TablePool, trees: Any) -> Any:
+        clock.now += 1.0 if self is world.model.pool else 0.01
+        if self is world.model.pool:
+            drafted[len(trees)] += sum(len(tree) for _, tree in trees) - len(trees)
+        return decode(self, trees)
+
+    monkeypatch.setattr(TablePool, "decode", watched)
+    replies = world.replies()
+    replies.read()
+    assert [outcome(reply) for reply in replies.answers] == [world.alone(asked) for asked in requests]
+    assert drafted[1] > 5 and (kind == "auto" or drafted[2] == drafted[3] == 0)
+    for asked in requests:
+        before = drafted[1]
+        alone = Reply(world.scheduler, asked, lambda: 3)
+        alone.read()
+        assert outcome(alone) == world.alone(asked) and drafted[1] > before + 5
 
 
 def test_drafters_have_cells_for_every_text_that_is_written(letters: Any) -> None:

@@ -160,7 +160,7 @@ class Again(Drafter):
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_reply_whose_end_fails_gives_its_turn_back(load: Callable[..., TextModel], closes: bool) -> None:
     model = load(speculation=Mode(name="again", build=lambda opened: Again(), limit=2), n_ctx=256)
-    model._scheduler.target.seat.end_reply = no_way_back  # type: ignore[method-assign]
+    model._scheduler.target.latest.end_reply = no_way_back  # type: ignore[method-assign]
     session = model.chat("You are a friend.", seed=1, max_tokens=8)
     reply = session.send("Hi")
     with pytest.raises(RuntimeError, match="no way back"):

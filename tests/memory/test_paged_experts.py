@@ -28,10 +28,11 @@ from edge_spec.cli.command import main
 from edge_spec.engines.onnx import opener
 from edge_spec.engines.onnx.engine import onnx_footprint
 from edge_spec.engines.onnx.kernels import available
+from edge_spec.engines.pool import CachedPath
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.probe_records import probe_once
 from edge_spec.engines.settings import ModelSettings
-from edge_spec.errors import BudgetExceeded
+from edge_spec.errors import BudgetExceeded, StateError
 from edge_spec.loading import plan
 from edge_spec.memory import format_size
 from edge_spec.models import inspect
@@ -233,6 +234,24 @@ def test_experts_leave_memory_while_it_is_scarce_and_come_back_without_changing_
         model.ledger.check_integrity()
     assert held == {(), ("fewer experts stay in memory",)}
     assert notices == []
+
+
+def test_a_reply_is_told_where_its_cells_could_not_be_restored(
+    mixture: Path, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: object, state: bytes) -> None:
+        raise StateError("there is no room")
+
+    monkeypatch.setattr(CachedPath, "restore", refuse)
+    asked |= {"speculation": "off", "prefill_chunk": 128, "max_rows": 8}
+    budget = plan(mixture, memory=1 << 40, **asked).chosen.needed_bytes + 64 * MIB
+    seen = iter([PLENTY] * 5 + [SCARCE])
+    watch = SimulatedMemory(lambda: next(seen, 150)).watch()
+    with edge_spec.load(mixture, memory=budget, watch=watch, **asked) as model:
+        reply = model.generate(tokens=TEXT[:40], max_tokens=40, seed=7, ignore_eos=True)
+        reply.read()
+        assert model.degradations == ("fewer experts stay in memory",)
+    assert ["words may differ" in notice for notice in reply.notices] == [True]
 
 
 DECODE = """

@@ -9,7 +9,7 @@ from letters import LetterTokenizer
 
 from edge_spec import TextModel
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.speculation.target import Target
 from edge_spec.testing import TableModel, random_table
 
@@ -34,7 +34,7 @@ def chat_model(
     table: Any, drafter: Any = None, *, next_limit: Callable[[], int] | None = None, files: Any = None, **model: Any
 ) -> TextModel:
     """A chat model over a table; ``model`` are arguments of its ``TableModel``."""
-    speculator = Speculator(TableModel(table, **model), drafter or NoDrafter())
+    speculator = Slot(TableModel(table, **model), drafter or NoDrafter())
     chosen = next_limit or (lambda: 4)
     return TextModel(
         Target(speculator),

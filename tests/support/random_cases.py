@@ -20,7 +20,7 @@ from edge_spec.speculation.drafters.model import ModelDrafter
 from edge_spec.speculation.drafters.ngram import NgramDrafter
 from edge_spec.speculation.drafters.plain import NoDrafter
 from edge_spec.speculation.language_model import ANYWHERE
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.testing import TableModel, random_table
 
 
@@ -74,12 +74,12 @@ class Case:
             takes_trees=self.takes_trees,
         )
 
-    def speculator(self, *, drafts: bool = True) -> Speculator:
+    def speculator(self, *, drafts: bool = True) -> Slot:
         self.models, self.parts = [], []
-        return Speculator(self.target(), self._build(self.recipe) if drafts else NoDrafter())
+        return Slot(self.target(), self._build(self.recipe) if drafts else NoDrafter())
 
     def generation(self, *, drafts: bool = True, drafter: Drafter | None = None) -> Reply:
-        self.last = Speculator(self.target(), drafter) if drafter else self.speculator(drafts=drafts)
+        self.last = Slot(self.target(), drafter) if drafter else self.speculator(drafts=drafts)
         return reply_of(
             self.last,
             RandomLimits(self.seed),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from edge_spec.sampling import Sampler, SamplerSettings
 from edge_spec.speculation.chooser import Chooser
-from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.chooser.decider import Decider
+from edge_spec.speculation.drafters.base import Drafter, WorthMore
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import Tree
@@ -66,24 +67,30 @@ class Ones(Drafter):
     def n_unread(self) -> int:
         return 0
 
-    def draft(self, limit: int) -> Tree:
-        return self.draft_while(limit, lambda draft: True)
-
-    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        draft = ones(1)
-        while len(draft) < limit and worth_more(draft):
+    def draft_all_while(
+        self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
+    ) -> Sequence[Tree]:
+        (limit,), draft = limits, ones(1)
+        while len(draft) < limit and worth_more([draft]):
             draft = ones(len(draft) + 1)
         self.n_drafted = len(draft)
         if self.world is not None:
             self.clock += self.world.seconds_of(len(draft))
-        return draft
+        return [draft]
 
 
 class Choosing(Chooser):
     """The chooser with one such drafter, by its clock."""
 
-    def __init__(self, seconds: Mapping[int, float] | None = None, *, most: int = 9, table: bool = False) -> None:
-        self.ones = Ones(table=table)
+    def __init__(
+        self,
+        seconds: Mapping[int, float] | None = None,
+        *,
+        most: int = 9,
+        table: bool = False,
+        deciders: type[Decider] = Decider,
+    ) -> None:
+        self.ones, self.deciders = Ones(table=table), deciders
         super().__init__([self.ones], seconds=seconds, most=most, clock=lambda: self.ones.clock)
         self.begin(Text(), Sampler(SamplerSettings(), ()))
 

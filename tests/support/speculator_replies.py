@@ -10,13 +10,13 @@ from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.scheduler import Scheduler
 from edge_spec.sampling import SamplerSettings
-from edge_spec.speculation.loop import Speculator, decode, prepare
+from edge_spec.speculation.loop import Slot, decode, prepare
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.target import Target
 
 
 def reply_of(
-    speculator: Speculator,
+    speculator: Slot,
     next_limit: Callable[[], int],
     vocabulary: Any,
     prompt: Sequence[int],
@@ -33,7 +33,7 @@ def request_of(prompt: Sequence[int], settings: SamplerSettings, **asked: Any) -
     return ReplyRequest(prompt=prompt, settings=settings, options=options, **asked)
 
 
-def step(speculator: Speculator, limit: int, ends: Callable[[int], bool] = lambda token: False) -> Round:
+def step(speculator: Slot, limit: int, ends: Callable[[int], bool] = lambda token: False) -> Round:
     """A round of one text: draft at most so many tokens, decode, walk, keep, learn."""
     prepared = prepare([speculator], [limit])
     done = speculator.finish(prepared[0], decode([speculator], prepared)[0], ends)

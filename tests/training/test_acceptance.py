@@ -9,7 +9,7 @@ from speculator_replies import reply_of
 
 from edge_spec import SamplerSettings
 from edge_spec.speculation.drafters.plain import NoDrafter
-from edge_spec.speculation.loop import Speculator
+from edge_spec.speculation.loop import Slot
 from edge_spec.testing import TableModel, random_table
 from edge_spec.tokens.kept_tokens import KeptTokens
 from edge_spec.training.acceptance import Written, acceptance, rows_after, write
@@ -32,7 +32,7 @@ def test_the_text_is_the_one_that_a_reply_would_be(settings: SamplerSettings) ->
     found = written(settings)
     assert [tuple(each.prompt) for each in found] == [tuple(prompt) for prompt in PROMPTS]
     for each in found:
-        speculator = Speculator(TableModel(TABLE), NoDrafter())
+        speculator = Slot(TableModel(TABLE), NoDrafter())
         reply = reply_of(speculator, lambda: 0, LetterTokenizer(), each.prompt, each.settings, max_tokens=40)
         reply.read()
         assert tuple(reply.token_ids) == each.reply

@@ -28,6 +28,10 @@ _MOST_FAILED = 4
 class Candidate:
     """One drafter, as the chooser sees it; where several texts share a decode, one for each of them.
 
+    Args:
+        like: the same drafter for another number of texts. What is known of drafts is shared with it, and what is known
+            of times is taken over.
+
     Attributes:
         name: of the drafter.
         drafters: it, for each text.
@@ -39,10 +43,9 @@ class Candidate:
         expected: tokens that a round with that part is expected to write.
         step_s: seconds of drafting one level; None before it was measured.
         read_s: seconds of reading one token of the text; None before it was measured.
-        n_chosen: rounds of this reply that used it.
     """
 
-    def __init__(self, drafter: Drafter, *, depth: int = 9) -> None:
+    def __init__(self, drafter: Drafter, *, depth: int = 9, like: Candidate | None = None) -> None:
         self.name = drafter.name
         self.drafters: Sequence[Drafter] = (drafter,)
         self.has_model = bool(drafter.followed)
@@ -52,11 +55,13 @@ class Candidate:
         self.expected = 1.0
         self.step_s: float | None = None
         self.read_s: float | None = None
-        self.n_chosen = 0
         # Sampled and greedy: where noise decides, drafts are accepted less often. What tables claim was counted, at
         # whatever temperature; what models claim are margins under noise.
         self._reaches = ([_FIRST_CHANCE] * depth, [_FIRST_CHANCE] * depth)
         self._calibrations = (Calibration(greedy=False), Calibration(greedy=self.has_model))
+        if like is not None:
+            self._reaches, self._calibrations = like._reaches, like._calibrations
+            self.step_s, self.read_s = like.step_s, like.read_s
         self._greedy: Sequence[bool] = (False,)
         self._past = (_Past(), _Past())
         self._last_round = 0
@@ -73,25 +78,14 @@ class Candidate:
     def reach(self) -> list[float]:
         return self._reaches[self._greedy[0]]
 
-    def begin(self, *, greedy: bool) -> None:
-        """A reply begins; its temperature decides what claims are worth."""
-        self._greedy, self.drafts, self.n_chosen = (greedy,), (EMPTY,), 0
-
     @property
     def n_unread(self) -> int:
         """Tokens of the texts that its models have not read."""
         return sum(drafter.n_unread() for drafter in self.drafters)
 
-    def shares(self, other: Candidate) -> None:
-        """Share what is known of drafts with another one of its kind, and take over what is known of times."""
-        self._reaches, self._calibrations = other._reaches, other._calibrations
-        self.step_s, self.read_s = other.step_s, other.read_s
-
-    def sit_with(self, others: Sequence[Candidate]) -> None:
-        """Draft with these, each of a text, in the next rounds."""
-        self.drafters = [each.drafter for each in others]
-        self._greedy = [each._greedy[0] for each in others]
-        self.drafts = (EMPTY,) * len(others)
+    def draft_for(self, drafters: Sequence[Drafter], greedy: Sequence[bool]) -> None:
+        """Draft with these in the next round, each for a text, whose temperature decides what claims are worth."""
+        self.drafters, self._greedy, self.drafts = drafters, greedy, (EMPTY,) * len(drafters)
 
     @property
     def n_levels(self) -> int:
@@ -198,10 +192,9 @@ class Candidate:
         n_rounds = past.rounds * _PASSED_OVER ** (number - past.last)
         return ((past.tokens + past.expected) / 2 - rate * past.seconds) / past.rounds, n_rounds
 
-    @property
-    def usual_round(self) -> tuple[float, float] | None:
-        """Seconds and tokens of its last rounds; None before it was tried."""
-        past = self._past[self._greedy[0]]
+    def usual_round(self, *, greedy: bool) -> tuple[float, float] | None:
+        """Return seconds and tokens of its last rounds; None before it was tried."""
+        past = self._past[greedy]
         return (past.seconds / past.rounds, past.tokens / past.rounds) if past.rounds else None
 
     def is_due(self, now_s: float) -> bool:
@@ -243,7 +236,7 @@ class Candidate:
         Raises:
             ValueError, TypeError, KeyError: it is damaged; at most a part of it counts.
         """
-        reaches = [[chance(each) for each in reach][: len(self.reach)] for reach in learned["reach"]]
+        reaches = [[chance(each) for each in reach][: len(self._reaches[0])] for reach in learned["reach"]]
         step_s = positive(learned["step_s"]) if learned["step_s"] is not None else None
         read_s = positive(learned["read_s"]) if learned["read_s"] is not None else None
         for calibration, kept in zip(self._calibrations, ("sampled", "greedy"), strict=True):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from edge_spec.speculation.chooser.curve import CostCurve
 from edge_spec.speculation.round import Round
 
-__all__ = ["Prices", "Snapshot", "follow"]
+__all__ = ["Prices", "follow"]
 
 _FADE = 0.99
 _FOLLOW = 0.05
 _PLAIN_ROUNDS = 10
 """Rounds of plain decoding with which the rate begins, and that it never quite forgets."""
-
-Snapshot = tuple[Sequence[float], float, float, float]
 
 
 class Prices:
@@ -96,10 +94,6 @@ class Prices:
         plain = self._by_nodes[0]
         cheapest = min((each - plain) / n for n, each in enumerate(self._by_nodes[1:], 1))
         self.least_chance = cheapest / self.share if self.share > 0 else 0.0
-
-    def snapshot(self) -> Snapshot:
-        """Return what the gains of this round follow from: ``costs``, ``round_s``, ``token_s`` and ``rate``."""
-        return self.costs, self.round_s, self.token_s, self.rate
 
     def gain(self, n_nodes: int, n_tokens: float) -> float:
         """Return what a round gains that verifies so many nodes and is expected to write so many tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
-__all__ = ["Choice", "Decision", "Drafter", "LevelDrafter", "WorthMore", "always"]
+__all__ = ["Choice", "Decision", "Drafter", "WorthMore", "always"]
 
 WorthMore = Callable[[Sequence[Tree]], bool]
 """Asked before each further step whether drafts of several texts are worth its time."""
@@ -106,16 +107,13 @@ class Drafter:
         self.text = text
 
     def draft(self, limit: int) -> Tree:
-        """Guess at most ``limit`` tokens that follow the text, likeliest path first; possibly none."""
-        return EMPTY
+        """Guess at most ``limit`` tokens that follow the text, likeliest path first; possibly none.
 
-    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        """Like ``draft``, but ask before each further step whether it is worth its time.
-
-        Args:
-            worth_more: called with the draft so far. A drafter whose drafts cost nothing by the token need not ask.
+        A drafter that grows drafts level by level overrides ``draft_all_while`` instead.
         """
-        return self.draft(limit)
+        if type(self).draft_all_while is Drafter.draft_all_while:
+            return EMPTY
+        return self.draft_all_while([self], [limit], always)[0]
 
     def draft_all(self, drafters: Sequence[Drafter], limits: Sequence[int], most: int) -> Sequence[Tree]:
         """Draft for several texts that share a decode, at most ``limits`` tokens for each and ``most`` for all.
@@ -137,21 +135,14 @@ class Drafter:
     def draft_all_while(
         self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
     ) -> Sequence[Tree]:
-        """Like ``draft_while`` for several texts, one after the other; a model may do it at once.
+        """Like ``draft`` for several texts, but ask before each further level whether it is worth its time.
 
         Args:
-            worth_more: called with the draft of each that could go on, or ``EMPTY``.
+            drafters: those of the texts, all of its kind; it is the first.
+            worth_more: called with the draft of each that could go on, or ``EMPTY``. A drafter whose drafts cost
+                nothing by the token need not ask.
         """
-
-        def alone(place: int) -> Tree:
-            if limits[place] < 1:
-                return EMPTY
-            others = [EMPTY] * len(drafters)
-            return drafters[place].draft_while(
-                limits[place], lambda draft: worth_more([*others[:place], draft, *others[place + 1 :]])
-            )
-
-        return [alone(place) for place in range(len(drafters))]
+        return [each.draft(limit) if limit > 0 else EMPTY for each, limit in zip(drafters, limits, strict=True)]
 
     def learn(self, done: Round) -> None:
         """A round is over, and its tokens are text."""
@@ -173,6 +164,12 @@ class Drafter:
         """Its models and the texts that they follow, by names that are unique within the drafter."""
         return {}
 
+    @property
+    def most_texts(self) -> int:
+        """For how many texts at a time drafters of its kind can draft: as many as its models know."""
+        pools = [each.model.pool for each in self.followed.values()]
+        return min((min(pool.max_paths, pool.capabilities.max_rows) for pool in pools), default=sys.maxsize)
+
     def read(self, most: int | None = None) -> bool:
         """Read what its models have not read of the text, or at most ``most`` tokens; return whether all is read."""
         try:
@@ -184,6 +181,11 @@ class Drafter:
     def n_unread(self) -> int:
         """Return how many tokens its models have not read of the text, together."""
         return sum(follower.n_unread for follower in self.followed.values())
+
+    def evict(self) -> None:
+        """Give back the cells of its models, which read the text again when they are asked."""
+        for follower in self.followed.values():
+            follower.evict()
 
     def save(self) -> dict[str, bytes]:
         """Return what its models have committed of the text, by the names of ``followed``."""
@@ -228,13 +230,3 @@ def _shares(wanted: Sequence[int], most: int) -> list[int]:
         shares[place] = max(0, min(wanted[place], left // (len(wanted) - n_before)))
         left -= shares[place]
     return shares
-
-
-class LevelDrafter(Drafter):
-    """Grows drafts of several texts level by level: what it does for one follows from ``draft_all_while``."""
-
-    def draft(self, limit: int) -> Tree:
-        return self.draft_all_while([self], [limit], always)[0]
-
-    def draft_while(self, limit: int, worth_more: Callable[[Tree], bool]) -> Tree:
-        return self.draft_all_while([self], [limit], lambda drafts: worth_more(drafts[0]))[0]

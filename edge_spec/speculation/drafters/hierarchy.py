@@ -8,10 +8,10 @@ from typing import Any
 
 from edge_spec.errors import Arguments, GrammarDeadEnd, PoolFull, Sentence, SettingsError, StateError
 from edge_spec.sampling import Sampler
-from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore, always
+from edge_spec.speculation.drafters.base import Drafter, WorthMore, always
 from edge_spec.speculation.follower import Follower
-from edge_spec.speculation.loop import Speculator, decode, learn, prepare
-from edge_spec.speculation.pool import Path, share_decodes
+from edge_spec.speculation.loop import Slot, decode, learn, prepare
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.round import Round
 from edge_spec.speculation.text import Text, common_prefix
 from edge_spec.speculation.tree import EMPTY, Tree
@@ -19,7 +19,7 @@ from edge_spec.speculation.tree import EMPTY, Tree
 __all__ = ["HierarchyDrafter"]
 
 
-class HierarchyDrafter(LevelDrafter):
+class HierarchyDrafter(Drafter):
     """Lets a leaf drafter speed up an intermediate model, and drafts what that model writes.
 
     The intermediate model verifies the leaf's tree; the accepted path and its bonus token extend a sequence;
@@ -47,7 +47,7 @@ class HierarchyDrafter(LevelDrafter):
                 "this intermediate model cannot roll back drafts",
                 hint=Sentence("use {instead}", instead=Arguments(speculation="ngram")),
             )
-        self._inner = Speculator(intermediate, leaf)
+        self._inner = Slot(intermediate, leaf)
         self._leaf_limit = leaf_limit
         self._width = width
         self._sampler: Sampler | None = None
@@ -69,13 +69,13 @@ class HierarchyDrafter(LevelDrafter):
         except PoolFull:
             self._inner.forget()
             self._inner.begin(text.tokens, sampler, reuse=False, pick=self._pick)
-        self._cursor.place = self._length = len(text)
+        self._cursor.position = self._length = len(text)
 
     def _catch_up(self) -> None:
         """Take in how the text has gone on; guesses stay as far as they have come true."""
         inner = self._inner
-        if self._cursor.place < self._length:
-            self._length = self._cursor.place
+        if self._cursor.position < self._length:
+            self._length = self._cursor.position
             self._replace(self._length, ())
         tokens = self.text.since(self._cursor)
         agreed = common_prefix(inner.text[self._length : self._length + len(tokens)], tokens)
@@ -100,8 +100,6 @@ class HierarchyDrafter(LevelDrafter):
         self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
     ) -> Sequence[Tree]:
         mine = [each for each in drafters if isinstance(each, HierarchyDrafter)]
-        if not share_decodes([each._inner.model for each in mine]) or len(mine) < len(drafters):
-            return super().draft_all_while(drafters, limits, worth_more)
         drafts, lengths = [EMPTY] * len(mine), [0] * len(mine)
         going = [place for place, each in enumerate(mine) if each._begins(limits[place])]
         for place in going:
@@ -192,7 +190,7 @@ class HierarchyDrafter(LevelDrafter):
         # Until another one begins, the text is what was restored.
         self.text = Text(self._inner.text)
         self._cursor = self.text.cursor()
-        self._cursor.place = self._length = len(self.text)
+        self._cursor.position = self._length = len(self.text)
 
     @property
     def followed(self) -> dict[str, Follower]:
@@ -203,7 +201,7 @@ class HierarchyDrafter(LevelDrafter):
         return self._inner.drafter.held_bytes
 
 
-def _step(texts: Sequence[Speculator], limits: Sequence[int]) -> list[int]:
+def _step(texts: Sequence[Slot], limits: Sequence[int]) -> list[int]:
     """Let the intermediate models of several texts write on, all in one decode; returns which of them can go on."""
     while texts:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore
+from edge_spec.speculation.drafters.base import Drafter, WorthMore
 from edge_spec.speculation.drafters.hierarchy import HierarchyDrafter
 from edge_spec.speculation.follower import Follower
 from edge_spec.speculation.tree import Tree
@@ -12,7 +12,7 @@ from edge_spec.speculation.tree import Tree
 __all__ = ["LeafDrafter"]
 
 
-class LeafDrafter(LevelDrafter):
+class LeafDrafter(Drafter):
     """Drafts with a model that is part of a hierarchy, without the intermediate model: one cache for both uses.
 
     The model follows the text through the hierarchy, which must therefore follow the same text. The hierarchy's guesses

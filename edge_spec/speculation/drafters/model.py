@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from edge_spec.errors import Arguments, PoolFull, Sentence, SettingsError
 from edge_spec.sampling import Asked, Guesses, Sampler, guess_all
-from edge_spec.speculation.drafters.base import Drafter, LevelDrafter, WorthMore, always
+from edge_spec.speculation.drafters.base import Drafter, WorthMore, always
 from edge_spec.speculation.follower import Follower, decode_all
 from edge_spec.speculation.language_model import Logits
-from edge_spec.speculation.pool import Path, share_decodes
+from edge_spec.speculation.pool import Path
 from edge_spec.speculation.text import Text
 from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["ModelDrafter"]
 
 
-class ModelDrafter(LevelDrafter):
+class ModelDrafter(Drafter):
     """Grows a tree of guesses level by level, one decode per level; a sequence is a tree of width 1.
 
     A level of several texts in the pool of one model takes one decode.
@@ -75,8 +75,6 @@ class ModelDrafter(LevelDrafter):
         self, drafters: Sequence[Drafter], limits: Sequence[int], worth_more: WorthMore
     ) -> Sequence[Tree]:
         mine = [each for each in drafters if isinstance(each, ModelDrafter)]
-        if not share_decodes([each._follower.model for each in mine]) or len(mine) < len(drafters):
-            return super().draft_all_while(drafters, limits, worth_more)
         drafts = [_Growing(each, limit, len(mine)) for each, limit in zip(mine, limits, strict=True)]
         going = [each for each in drafts if each.n_levels]
         while going:

@@ -67,7 +67,7 @@ class NgramDrafter(Drafter):
 
     def _catch_up(self) -> None:
         """Take in how the text has gone on, and whether the last guess was right."""
-        place, tokens = self._cursor.place, self.text.tokens
+        place, tokens = self._cursor.position, self.text.tokens
         if self._tried is not None:
             n, tried_at, token = self._tried
             if place >= tried_at < len(tokens):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edge_spec.speculation.drafters.base import Drafter
+from edge_spec.speculation.tree import EMPTY, Tree
 
 __all__ = ["NoDrafter"]
 
@@ -12,3 +13,6 @@ class NoDrafter(Drafter):
 
     name = "off"
     takes_guidance = False
+
+    def draft(self, limit: int) -> Tree:
+        return EMPTY
