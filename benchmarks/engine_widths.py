@@ -8,10 +8,11 @@ they are written into FOLDER with random weights of ``--kind``, and transcribed 
 a quiet moment is not spent on that; ``--prepare`` does no more. Q4_0 takes 9 GB with its transcription for 8 billion
 weights.
 
-A contestant is ``llama`` or ``rows`` (ONNX Runtime with edge-spec's kernels), and optionally a build and settings:
+A contestant is ``llama`` or ``rows`` (ONNX Runtime with edge-spec's kernels), and optionally a build, or
+instructions that are left out, and settings:
 
     llama@FOLDER            the libllama.so in FOLDER instead of the installed one, compiled for other instructions
-    rows@avx2               one variant of the kernels and of attention, which this processor must support
+    rows@avx512+avx-vnni    our kernels without these instructions, see docs/devices.md
     rows:kv_k=f32,kv_v=f32  settings of the engine; ``llama:kv_k=f16,exact=false`` is llama.cpp with its defaults
 
 Leave ``OMP_WAIT_POLICY`` unset: ``passive`` costs llama.cpp a third of its speed at one row, and our kernels nothing.
@@ -27,14 +28,13 @@ that first contestant, and so on; with ``--strict`` the exit status is 1 if the 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Self
@@ -45,7 +45,7 @@ from shape_files import shape_file
 from edge_spec.engines.llama.engine import open_llama
 from edge_spec.engines.llama.settings import LlamaSettings
 from edge_spec.engines.onnx.opener import open_onnx
-from edge_spec.engines.onnx.transcription.cache import Transcription, transcribe
+from edge_spec.engines.onnx.transcription.cache import transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import ModelFile, inspect, resolve
@@ -87,42 +87,20 @@ class Contestant:
             pool, _ = open_llama(LlamaWeights(file.path), settings, file=file.fingerprint, cache_dir=cache)
             return pool.path(), library().features.partition("REPACK")[0].strip()
         source = transcribe(file, cache)
-        if self.build:
-            source = with_variant(source, self.build, cache / f"{source.folder.name}-{self.build}")
         onnx = ModelSettings(n_ctx=n_ctx, n_threads=n_threads, **self.settings)
         return open_onnx(source, onnx, file=file.fingerprint, cache_dir=cache)[0].path(), "our kernels"
 
     def environment(self) -> dict[str, str]:
         """The environment of its process."""
-        if self.engine != "llama" or not self.build:
+        if not self.build:
             return dict(os.environ)
+        if self.engine == "rows":
+            return os.environ | {"EDGE_SPEC_WITHOUT": self.build.replace("+", ",")}
         return os.environ | {"LLAMA_CPP_LIB_PATH": str(Path(self.build).resolve())}
 
 
 def _value(text: str) -> str | int | bool:
     return {"true": True, "false": False}.get(text, int(text) if text.isdecimal() else text)
-
-
-def with_variant(source: Transcription, variant: str, folder: Path) -> Transcription:
-    """The transcription with a variant set on all of our operators; its weights are links to those of the source."""
-    import onnx
-
-    # What multiplies no matrices has one variant per instruction set.
-    plain = {"avx512-vnni": "avx512", "avx512-vnni-256": "avx2", "avx-vnni": "avx2"}.get(variant, variant)
-    chosen = {"MatMulRows": variant, "ExpertRows": variant}
-    chosen |= dict.fromkeys(("AttendRows", "ConvolveRows", "DeltaRows"), plain)
-    folder.mkdir(exist_ok=True)
-    for path in source.folder.iterdir():
-        if path.suffix != ".onnx":
-            with contextlib.suppress(FileExistsError):
-                os.link(path, folder / path.name)
-            continue
-        graph = onnx.load(path, load_external_data=False)
-        for node in graph.graph.node:
-            if node.domain == "edge_spec" and node.op_type in chosen:
-                node.attribute.append(onnx.helper.make_attribute("variant", chosen[node.op_type]))
-        (folder / path.name).write_bytes(graph.SerializeToString())
-    return replace(source, folder=folder)
 
 
 class Process:

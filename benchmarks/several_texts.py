@@ -56,13 +56,15 @@ def _written(replies: Sequence[edge_spec.Reply]) -> Written:
     return Written([reply.token_ids for reply in replies], seconds, decoding_s, drafting_s)
 
 
-def _together(model: edge_spec.TextModel, n: int, asked: dict[str, Any]) -> Written:
+def together(model: edge_spec.TextModel, n: int, asked: dict[str, Any]) -> Written:
+    """Write ``n`` answers in the same decodes."""
     replies = model.generate_many([_PROMPT.format(number + 2) for number in range(n)], **asked)
     replies.read()
     return _written(replies.answers)
 
 
-def _one_by_one(model: edge_spec.TextModel, n: int, asked: dict[str, Any]) -> Written:
+def one_by_one(model: edge_spec.TextModel, n: int, asked: dict[str, Any]) -> Written:
+    """Write the same answers one after the other."""
     replies = [model.generate(_PROMPT.format(number + 2), **asked) for number in range(n)]
     for reply in replies:
         reply.read()
@@ -120,13 +122,13 @@ def _used(rows: Logits) -> None:
 
 def _writing(model: edge_spec.TextModel, target: Path, options: argparse.Namespace) -> None:
     asked = {"seed": 1, "max_tokens": options.tokens, "temperature": options.temperature, "ignore_eos": True}
-    ways: dict[str, Callable[..., Written]] = {"together": _together, "one by one": _one_by_one}
+    ways: dict[str, Callable[..., Written]] = {"together": together, "one by one": one_by_one}
     print(
         f"{'answers':>7} {'together, tokens/s':>18} {'one by one':>10} {'ratio':>6} {'range':>12} {'decode, ms':>10} "
         f"{'reached':>7} {'outside':>7}"
     )
     for n in options.sizes:
-        _together(model, n, asked | {"max_tokens": 8})
+        together(model, n, asked | {"max_tokens": 8})
         decodes = Decodes(model, target, 20 + options.tokens // 2)
         found: dict[str, list[Written]] = {name: [] for name in ways}
         bounds = []
@@ -139,13 +141,13 @@ def _writing(model: edge_spec.TextModel, target: Path, options: argparse.Namespa
         decodes.close()
         speeds = {name: n * options.tokens / median(each.seconds for each in runs) for name, runs in found.items()}
         ratios = sorted(
-            slow.seconds / fast.seconds for slow, fast in zip(found["one by one"], found["together"], strict=True)
+            alone.seconds / joint.seconds for alone, joint in zip(found["one by one"], found["together"], strict=True)
         )
         outside = median(1 - run.decoding_s / run.seconds for run in found["together"])
-        bound_s, (together, one_by_one) = median(bounds), speeds.values()
+        bound_s, (fast, slow) = median(bounds), speeds.values()
         print(
-            f"{n:7} {together:18.0f} {one_by_one:10.0f} {median(ratios):6.2f} "
-            f"{f'{ratios[0]:.2f} to {ratios[-1]:.2f}':>12} {bound_s * 1e3:10.2f} {together * bound_s / n:7.2f} "
+            f"{n:7} {fast:18.0f} {slow:10.0f} {median(ratios):6.2f} "
+            f"{f'{ratios[0]:.2f} to {ratios[-1]:.2f}':>12} {bound_s * 1e3:10.2f} {fast * bound_s / n:7.2f} "
             f"{outside:7.2f}",
             flush=True,
         )
@@ -166,8 +168,8 @@ def _reading(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
                 for reply in replies:
                     reply.read()
                 spent[name].append(sum(each.statistics.prefill_s for each in replies))
-        together, long, alone = (n * options.reading / median(seconds) for seconds in spent.values())
-        print(f"{n:7} {together:18.0f} {long:10.0f} {together / long:6.2f} {alone:10.0f}", flush=True)
+        joint, long, alone = (n * options.reading / median(seconds) for seconds in spent.values())
+        print(f"{n:7} {joint:18.0f} {long:10.0f} {joint / long:6.2f} {alone:10.0f}", flush=True)
 
 
 def _drafting(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
@@ -182,9 +184,9 @@ def _drafting(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
     )
     with edge_spec.load(options.model, engine="onnx", n_ctx=options.tokens + 256, **named) as drafting:
         ways: dict[str, Callable[[int], Written]] = {
-            "plain": lambda n: _together(model, n, asked),
-            "together": lambda n: _together(drafting, n, asked),
-            "one by one": lambda n: _one_by_one(drafting, n, asked),
+            "plain": lambda n: together(model, n, asked),
+            "together": lambda n: together(drafting, n, asked),
+            "one by one": lambda n: one_by_one(drafting, n, asked),
         }
         for n in options.sizes:
             found: dict[str, list[Written]] = {name: [] for name in ways}
@@ -194,12 +196,12 @@ def _drafting(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
                 if len({str(runs[-1].tokens) for runs in found.values()}) > 1:
                     raise SystemExit(f"{n} answers at once differ from the same ones one by one")
             # In the first one the drafters have learned nothing.
-            plain, together, alone = (
+            plain, joint, alone = (
                 n * options.tokens / median(each.seconds for each in runs[1:]) for runs in found.values()
             )
             drafting_s = median(each.drafting_s for each in found["together"][1:])
             print(
-                f"{n:7} {plain:14.0f} {together:15.0f} {alone:10.0f} {together / max(plain, alone):18.2f} "
+                f"{n:7} {plain:14.0f} {joint:15.0f} {alone:10.0f} {joint / max(plain, alone):18.2f} "
                 f"{drafting_s * 1e3:13.2f}",
                 flush=True,
             )

@@ -260,3 +260,22 @@ def test_the_kernels_are_right_on_arm_and_under_sanitizers(script: str) -> None:
     if done.returncode == 77:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("without", "left_out"),
+    [
+        ("avx512-vnni", {"avx512-vnni", "avx512-vnni-256"}),
+        ("avx512", {"avx512", "avx512-vnni", "avx512-vnni-256"}),
+        ("avx512,avx-vnni", {"avx512", "avx512-vnni", "avx512-vnni-256", "avx-vnni"}),
+        ("i8mm", {"neon-i8mm"}),
+        ("avx2,dotprod", {*VARIANTS} - {"reference"}),
+        ("avx5,vnni,AVX2,", set()),
+    ],
+)
+def test_another_processor_is_this_one_without_some_instructions(
+    without: str, left_out: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = kernels.features()
+    monkeypatch.setenv("EDGE_SPEC_WITHOUT", without)
+    assert kernels.features() == tuple(name for name in here if name not in left_out)

@@ -2,6 +2,8 @@
 #include "cpu.h"
 
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "target.h"
 
@@ -26,7 +28,7 @@ static uint64_t saved_registers(void) {
 
 static bool bit(uint32_t word, int position) { return word >> position & 1u; }
 
-er_cpu er_cpu_features(void) {
+static er_cpu detected(void) {
     er_cpu cpu = {0};
     uint32_t r[4]; /* eax, ebx, ecx, edx */
     cpuid(0, 0, r);
@@ -54,7 +56,7 @@ er_cpu er_cpu_features(void) {
 #elif ER_ARM
 #if defined(__linux__)
 #include <sys/auxv.h>
-er_cpu er_cpu_features(void) {
+static er_cpu detected(void) {
     const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
     const bool dotprod = first >> 20 & 1u; /* HWCAP_ASIMDDP */
     return (er_cpu){.neon_dotprod = dotprod, .neon_i8mm = dotprod && (second >> 13 & 1u) /* HWCAP2_I8MM */};
@@ -66,21 +68,44 @@ static bool has(const char *name) {
     size_t size = sizeof value;
     return sysctlbyname(name, &value, &size, NULL, 0) == 0 && value != 0;
 }
-er_cpu er_cpu_features(void) {
+static er_cpu detected(void) {
     const bool dotprod = has("hw.optional.arm.FEAT_DotProd");
     return (er_cpu){.neon_dotprod = dotprod, .neon_i8mm = dotprod && has("hw.optional.arm.FEAT_I8MM")};
 }
 #elif defined(_WIN32)
 #include <windows.h>
-er_cpu er_cpu_features(void) {
+static er_cpu detected(void) {
     const bool dotprod = IsProcessorFeaturePresent(43); /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
     return (er_cpu){.neon_dotprod = dotprod,
                     .neon_i8mm = dotprod && IsProcessorFeaturePresent(66)}; /* PF_ARM_V82_I8MM_... */
 }
 #else
-er_cpu er_cpu_features(void) { return (er_cpu){0}; }
+static er_cpu detected(void) { return (er_cpu){0}; }
 #endif
 
 #else
-er_cpu er_cpu_features(void) { return (er_cpu){0}; }
+static er_cpu detected(void) { return (er_cpu){0}; }
 #endif
+
+/* Whether a list that is separated by commas has a name. */
+static bool lists(const char *list, const char *name) {
+    const size_t length = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)) != NULL; at += length)
+        if ((at == list || at[-1] == ',') && (at[length] == ',' || at[length] == 0))
+            return true;
+    return false;
+}
+
+er_cpu er_cpu_features(void) {
+    er_cpu cpu = detected();
+    const char *without = getenv("EDGE_SPEC_WITHOUT");
+    if (without == NULL)
+        return cpu;
+    cpu.avx2 &= !lists(without, "avx2");
+    cpu.avx_vnni &= cpu.avx2 && !lists(without, "avx-vnni");
+    cpu.avx512 &= cpu.avx2 && !lists(without, "avx512");
+    cpu.avx512_vnni &= cpu.avx512 && !lists(without, "avx512-vnni");
+    cpu.neon_dotprod &= !lists(without, "dotprod");
+    cpu.neon_i8mm &= cpu.neon_dotprod && !lists(without, "i8mm");
+    return cpu;
+}

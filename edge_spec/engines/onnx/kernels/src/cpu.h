@@ -12,7 +12,8 @@ typedef struct {
     bool neon_dotprod, neon_i8mm;
 } er_cpu;
 
-/* Not cached: callers ask once per matrix, and nothing needs to be shared between threads. */
+/* What the environment variable EDGE_SPEC_WITHOUT lists is left out, such as "avx512,avx-vnni": so another processor is
+ * tried on this one. Not cached: callers ask once per matrix, and nothing needs to be shared between threads. */
 er_cpu er_cpu_features(void);
 
 #endif
