@@ -76,15 +76,17 @@ class CachedPrompt:
 
 
 class Taken(NamedTuple):
-    """A slot that a text may be written in now.
+    """A slot that a text may be written in now, or why there is none.
 
     Attributes:
-        slot: the slot.
+        slot: the slot; None if there is none.
         is_resumed: whether its cells hold the beginning of the text, so that only the rest is read.
+        lacks: ``cells`` while others need them, ``prompt`` while another slot is reading what both begin with.
     """
 
-    slot: Slot
-    is_resumed: bool
+    slot: Slot | None
+    is_resumed: bool = False
+    lacks: Literal["", "cells", "prompt"] = ""
 
 
 class _Match(NamedTuple):
@@ -169,7 +171,7 @@ class PrefixCache:
         tokens: Sequence[int],
         beside: Iterable[tuple[Slot, bool]] | None = None,
         group: object | None = None,
-    ) -> Taken | Literal["full", "wait"]:
+    ) -> Taken:
         """Take a slot to write ``tokens`` in, whose cells hold the longest beginning of them that there is.
 
         The owner's own slot or copies come first. A ``CachedPrompt`` has none: it continues or copies the earlier
@@ -180,16 +182,13 @@ class PrefixCache:
             beside: slots that are being written and may be shared, and whether they are reading their prompts; None if
                 only what is the owner's own serves.
             group: of replies that were asked for together; slots of those that have ended may be shared, too.
-
-        Returns:
-            The slot; ``full`` while others need the cells, ``wait`` while another slot is reading what both begin with.
         """
         source, n = owner, len(tokens)
         is_earlier = beside is not None and isinstance(owner, CachedPrompt)
         if beside is not None and (is_earlier or owner not in self):
             found = self._longest(owner, tokens, beside, group)
             if found.n_soon - found.n >= _WORTH_SHARING:
-                return "wait"
+                return Taken(None, lacks="prompt")
             source, n = found.source or owner, found.n
             if isinstance(source, CachedPrompt) and source is not owner:
                 source = self._adopt(owner, source, n)
@@ -198,7 +197,7 @@ class PrefixCache:
         is_new = slot is None
         slot = slot or self._empty_slot()
         if slot is None or not self._claim_slot(slot):
-            return "full"
+            return Taken(None, lacks="cells")
         if is_new or is_own:
             self._restore(slot, source)
         if is_own:
@@ -210,12 +209,16 @@ class PrefixCache:
         n_ctx, max_rows = self.pool.n_ctx, self.pool.capabilities.max_rows
         # Cells of prompts that are still being read are taken only then.
         unread = sum(max(0, len(each.text) - each.model.n_past) for each in self._written)
-        self._written.add(slot)
         n_tokens = min(len(tokens), n_ctx) + max_rows
-        if not self._free_cells(slot, n_tokens - slot.model.n_past + unread):
+        self._written.add(slot)
+        try:
+            if self._free_cells(slot, n_tokens - slot.model.n_past + unread):
+                return Taken(slot, is_resumed)
             self.put(slot, owner if is_resumed else None)
-            return "full"
-        return Taken(slot, is_resumed)
+        except BaseException:
+            self.put(slot)
+            raise
+        return Taken(None, lacks="cells")
 
     def _longest(
         self, owner: object, tokens: Sequence[int], beside: Iterable[tuple[Slot, bool]], group: object | None

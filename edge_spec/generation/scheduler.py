@@ -9,11 +9,10 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import Literal
 
 from edge_spec.errors import Cancelled, Closed, PoolFull
 from edge_spec.generation.context import MemoryGuard
-from edge_spec.generation.prefix_cache import PrefixCache, Taken
+from edge_spec.generation.prefix_cache import PrefixCache
 from edge_spec.generation.reader import Reader
 from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.generation.worker import Wait, Worker, Workload
@@ -302,15 +301,14 @@ class Scheduler(Workload[TextSequence]):
                     self._finish(sequence, reason="memory")
                     return True
                 self._follow_target()
-            taken = self._take_slot(sequence, wanted)
-            if taken == "full" and not self._live:
+            tokens, beside = self._beginning_of(sequence, wanted)
+            sequence.slot, resumed, lacks = self.prefix_cache.take(sequence.owner, tokens, beside, sequence.claim.group)
+            if lacks == "cells" and not self._live:
                 # All cells are there for it, and they are too few.
-                n_tokens = len(sequence.preempted or sequence.tokens)
-                raise PoolFull(n_free=self.target.pool.n_free, n_needed=n_tokens)
-            if isinstance(taken, str):
-                return taken == "wait"
-            slot, resumed = taken
-            sequence.slot = self.target.latest = slot
+                raise PoolFull(n_free=self.target.pool.n_free, n_needed=len(tokens))
+            if sequence.slot is None:
+                return lacks == "prompt"
+            slot = self.target.latest = sequence.slot
             insort(self._live, sequence, key=_arrival)
             self._waiting.remove(sequence)
             if sequence.preempted is None:
@@ -334,17 +332,18 @@ class Scheduler(Workload[TextSequence]):
             self._finish(sequence, error=error)
         return True
 
-    def _take_slot(self, sequence: TextSequence, wanted: Sequence[TextSequence]) -> Taken | Literal["full", "wait"]:
-        """Take a slot for a reply out of the cache, see ``PrefixCache.take``."""
+    def _beginning_of(
+        self, sequence: TextSequence, wanted: Sequence[TextSequence]
+    ) -> tuple[Sequence[int], list[tuple[Slot, bool]] | None]:
+        """Return the tokens that a slot is taken for, and the slots that may be shared; see ``PrefixCache.take``."""
         if sequence.preempted is not None:
-            return self.prefix_cache.take(sequence.owner, sequence.preempted)
-        tokens, context = sequence.tokens, sequence.context
-        beside: list[tuple[Slot, bool]] | None = None
+            return sequence.preempted, None
+        tokens, beside = sequence.tokens, None
         # Cells that were moved have bits that those of another text may not have.
-        if context.may_share(len(tokens), self.target.pool.n_ctx):
+        if sequence.context.may_share(len(tokens), self.target.pool.n_ctx):
             sharing = [each for each in self._live if each.context.shares]
             beside = [(_slot_of(each), each.is_reading and self._can_advance(each, wanted)) for each in sharing]
-        return self.prefix_cache.take(sequence.owner, tokens, beside, sequence.claim.group)
+        return tokens, beside
 
     def _finish(self, sequence: TextSequence, *, reason: str | None = None, error: BaseException | None = None) -> None:
         """A reply has ended by itself."""

@@ -74,7 +74,11 @@ class Target:
         slot.model.close()
 
     def _added(self, path: Path) -> Slot:
-        slot = Slot(path, self._new_drafter(path))
+        try:
+            slot = Slot(path, self._new_drafter(path))
+        except BaseException:
+            path.close()
+            raise
         self.slots.append(slot)
         return slot
 

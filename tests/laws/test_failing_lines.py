@@ -66,7 +66,7 @@ class World:
     def reply(self, number: int) -> Reply:
         sampling = SamplerSettings(seed=3, attempt=number, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         grammar = self._grammar if number == _GUIDED else None
-        asked = request_of([1, 2, 3, 1, 2], sampling, max_tokens=N_TOKENS, grammar=grammar)
+        asked = request_of([1, 2, 3, 1, 2, 4, 1, 3, 2, 5, 1, 2], sampling, max_tokens=N_TOKENS, grammar=grammar)
         return Reply(self.scheduler, asked, lambda: 3)
 
 
@@ -156,5 +156,9 @@ def test_what_strikes_at_any_line_of_a_step_changes_no_text(
         again = world.reply(0)
         assert (again.read(), again.token_ids) == (texts[0], whole[0]), line
         assert world.scheduler.is_idle
+        cache = world.scheduler.prefix_cache
+        while cache.pool.n_free < cache.pool.n_cells and cache.spill(cache.pool.n_cells):
+            pass
+        assert cache.pool.n_free == cache.pool.n_cells, line
     # What belongs to one text ends that one alone.
     assert n_ended > n_alone > 0

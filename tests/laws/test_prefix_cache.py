@@ -35,8 +35,8 @@ def new_cache(*, n_cells: int = 400, budget: int | None = None, step: int = 1, m
 def begun(cache: PrefixCache, owner: object, tokens: Sequence[int], **asked: Any) -> tuple[Slot, int]:
     """Take a text and read it; returns how much of it had not to be read, too."""
     taken = cache.take(owner, tokens, **asked)
-    assert not isinstance(taken, str)
-    text, is_held = taken
+    text, is_held, lacks = taken
+    assert text is not None, lacks
     text.begin(tokens, Sampler(SamplerSettings(seed=1), tokens), reuse=is_held)
     n_held = text.model.n_past
     text.read()
@@ -85,7 +85,7 @@ def test_what_is_being_read_is_waited_for_unless_only_a_few_tokens_are_missing()
     cache = new_cache()
     first, _ = begun(cache, Owner(), LONG)
     first.replace(40, LONG[40:])
-    assert cache.take(Owner(), [*LONG[:60], 1], beside=[(first, True)]) == "wait"
+    assert cache.take(Owner(), [*LONG[:60], 1], beside=[(first, True)]).lacks == "prompt"
     assert kept(cache, Owner(), [*LONG[:60], 1], beside=[(first, False)]) == 40
     assert kept(cache, Owner(), [*LONG[:44], 1], beside=[(first, True)]) == 40
 
