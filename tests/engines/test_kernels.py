@@ -22,7 +22,7 @@ from edge_spec.models.gguf.types import TYPES, TYPES_BY_NUMBER
 needs_kernels = pytest.mark.skipif(kernels.available() is not None, reason=str(kernels.available()))
 VARIANTS = kernels.features() if kernels.available() is None else ()
 QUIET_NAN = 0x7FC00000
-FLOATS = ("F32", "F16", "BF16")
+FLOATS = kernels.FLOATS
 
 
 def sane_blocks(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
@@ -247,6 +247,16 @@ def test_a_missing_or_foreign_library_is_a_reason_not_a_crash(tmp_path: Path, mo
     for use in (kernels.features, kernels.library_path):
         with pytest.raises(BackendError, match="not available because"):
             use()
+
+
+@needs_kernels
+@pytest.mark.parametrize("number", ["VERSION", "OPERATORS"])
+def test_a_library_of_another_version_is_a_reason(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(kernels.NUMBERS, number, kernels.NUMBERS[number] + 1)
+    monkeypatch.setattr(library, "_load", library._load.__wrapped__)
+    assert f"this edge-spec needs {kernels.NUMBERS['VERSION']}, {kernels.NUMBERS['OPERATORS']}" in str(
+        kernels.available()
+    )
 
 
 @pytest.mark.slow

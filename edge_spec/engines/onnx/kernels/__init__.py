@@ -37,16 +37,19 @@ from edge_spec.engines.onnx.kernels.library import (
     why_slow,
 )
 from edge_spec.engines.onnx.kernels.packing import GROUP, KINDS, pack, packed_bytes
+from edge_spec.engines.onnx.kernels.shared import FLOATS, NUMBERS
 
 __all__ = [
     "CONVOLVE_ROWS",
     "DELTA_ROWS",
     "DOMAIN",
     "EXPERT_ROWS",
+    "FLOATS",
     "GATHER_ROWS",
     "GROUP",
     "KINDS",
     "MATMUL_ROWS",
+    "NUMBERS",
     "available",
     "can_drop_pages",
     "copy_cells",
