@@ -136,14 +136,41 @@ def _q3_k(blocks: Bytes) -> _Parts:
     return _f16(blocks, 108), scales.reshape(*blocks.shape[:-1], 8, 2), codes
 
 
+def _trits(packed: Bytes, n: int) -> Bytes:
+    """Bytes that are fractions of 256, each the first ``n`` digits of it to the base of three: [..., n, bytes]."""
+    shifted = packed[..., None, :] * 3 ** np.arange(n, dtype=np.uint8)[:, None]
+    return (shifted.astype(np.uint16) * 3 >> 8).astype(np.uint8)
+
+
+def _tq1_0(blocks: Bytes) -> _Parts:
+    parts = (_trits(blocks[..., :32], 5), _trits(blocks[..., 32:48], 5), _trits(blocks[..., 48:52], 4))
+    return _f16(blocks, 52), None, np.concatenate([part.reshape(*blocks.shape[:-1], -1) for part in parts], axis=-1)
+
+
+def _tq2_0(blocks: Bytes) -> _Parts:
+    return _f16(blocks, 64), None, _two_bits(blocks[..., :64])
+
+
+def _q1_0(blocks: Bytes) -> _Parts:
+    return _f16(blocks, 0), None, np.unpackbits(blocks[..., 2:], axis=-1, bitorder="little")
+
+
+def _q2_0(blocks: Bytes) -> _Parts:
+    codes = blocks[..., 2:, None] >> np.arange(0, 8, 2, dtype=np.uint8) & np.uint8(3)
+    return _f16(blocks, 0), None, codes.reshape(*blocks.shape[:-1], 64)
+
+
 _DECODERS: dict[str, Callable[[Bytes], _Parts]] = {
     function.__name__[1:].upper(): function
     for function in (
         *(_q4_0, _q4_1, _q5_0, _q5_1, _q8_0, _q2_k, _q3_k, _q4_k, _q5_k, _q6_k),
-        *(_iq4_nl, _iq4_xs, _mxfp4),
+        *(_iq4_nl, _iq4_xs, _mxfp4, _tq1_0, _tq2_0, _q1_0, _q2_0),
     )
 }
 """They take the blocks of a type apart; floats only change places."""
+
+_STORED_AS = {"TQ1_0": "TQ2_0"}
+"""Types that are packed like another one: what digits to the base of three save in memory, taking them apart costs."""
 
 KINDS = (*FLOATS, *_DECODERS)
 """The names of the types that can be packed, as GGUF names them."""
@@ -189,7 +216,7 @@ def pack(blocks: Bytes, kind: str, *, portion: int = 1 << 22) -> Bytes:
     n_in = n_units * source.block
     packed = np.empty(packed_bytes(kind, n_out, n_in), np.uint8)
     packed[:HEADER_BYTES] = np.frombuffer(
-        _HEADER.pack(_MAGIC, VERSION, source.number, n_out, n_in, packed.nbytes), np.uint8
+        _HEADER.pack(_MAGIC, VERSION, TYPES[_STORED_AS.get(kind, kind)].number, n_out, n_in, packed.nbytes), np.uint8
     )
     groups = packed[HEADER_BYTES:].reshape(-1, n_units, stored.unit_bytes)
     step = max(1, portion // (GROUP * n_in))
@@ -206,12 +233,12 @@ def _kind(name: str) -> tuple[TensorType, PackedKind]:
     if name not in KINDS:
         hint = f"there are kernels for {', '.join(KINDS)}"
         raise UnsupportedModel(f"there is no kernel for {name} weights", hint=hint)
-    return TYPES[name], PACKED_KINDS[name]
+    return TYPES[name], PACKED_KINDS[_STORED_AS.get(name, name)]
 
 
 def _pack_portion(portion: Bytes, kind: str, groups: Bytes) -> None:
     """portion: [outputs, units, GGUF's bytes]; groups: [groups, units, our bytes], written."""
-    stored = PACKED_KINDS[kind]
+    stored = _kind(kind)[1]
     n_groups, n_units = groups.shape[:2]
     if stored.is_float:
         groups[:] = portion.reshape(n_groups, GROUP, n_units, -1).swapaxes(1, 2).reshape(groups.shape)

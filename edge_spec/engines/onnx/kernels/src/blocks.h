@@ -21,7 +21,7 @@ ER_INLINE bytes move_bits(bytes x, int n, int from, int to) {
 ER_INLINE void unpack(er_kind kind, const uint8_t *codes, bytes quads[8]) {
     const int low = er_low_bits(kind), more = er_code_bits(kind) - low;
     ER_UNROLL for (int j = 0; j < 8; j++) {
-        quads[j] = move_bits(LOAD_BYTES(codes + 64 * (low * j / 8)), low, low * j % 8, 0);
+        quads[j] = move_bits(LOAD_BYTES(codes + 64 * (low * j / 8)), low, low * j % 8, low == 1);
         if (more > 0)
             quads[j] = OR(quads[j], move_bits(LOAD_BYTES(codes + 64 * (low + more * j / 8)), more, more * j % 8, low));
     }

@@ -14,6 +14,8 @@ ER_INLINE int er_bits(const uint8_t *part, int n, int output, int input) {
 ER_INLINE int er_code(er_kind kind, const uint8_t *block, int output, int input) {
     const uint8_t *codes = block + er_subscale_bytes(kind);
     const int low = er_low_bits(kind), more = er_code_bits(kind) - low;
+    if (low == 1)
+        return 2 * er_bits(codes, low, output, input);
     return er_bits(codes, low, output, input) | (more > 0 ? er_bits(codes + 64 * low, more, output, input) << low : 0);
 }
 

@@ -23,6 +23,7 @@
  * Codes are unsigned. In a block, input i belongs to quad j = i / 4, and output o with input i to lane
  * 4 * o + i % 4, so that the 64 lanes of a quad are one 512-bit register (or two of 256, or four of 128 bits):
  *
+ *     codes 1   u8[64]: bit j of byte [lane]; it counts 2
  *     codes 2   u8[2][64]: bits 2 * (j % 4) and up of byte [j / 4][lane]
  *     codes 4   u8[4][64]: bits 4 * (j % 2) and up of byte [j / 2][lane]
  *     codes 8   u8[8][64]: byte [j][lane]

@@ -4,7 +4,7 @@
 
 enum {
     ER_VERSION = 1,       /* of the packed layout */
-    ER_OPERATORS = 13,    /* raised with every new kind or function and every change to the arguments of the operators */
+    ER_OPERATORS = 14,    /* raised with every new kind or function and every change to the arguments of the operators */
     ER_HEADER_BYTES = 64,
     ER_GROUP = 16,        /* outputs in a group */
     ER_BLOCK = 32,        /* inputs in a block of a quantized kind */
@@ -51,7 +51,10 @@ enum {
     KIND(Q6_K, 14, HALVES, 6, 6, 32, F16, 32, 8, NULL)                 \
     KIND(IQ4_NL, 20, OFFSET, 4, 8, 128, F16, 0, 1, er_iq4)             \
     KIND(IQ4_XS, 23, OFFSET, 4, 8, 128, F16, 16, 8, er_iq4)            \
-    KIND(MXFP4, 39, OFFSET, 4, 5, 12, BF16, 0, 1, er_mxfp4)
+    KIND(TQ2_0, 35, OFFSET, 2, 2, 1, F16, 0, 8, NULL)                  \
+    KIND(MXFP4, 39, OFFSET, 4, 5, 12, BF16, 0, 1, er_mxfp4)            \
+    KIND(Q1_0, 41, OFFSET, 1, 2, 1, F16, 0, 4, NULL)                   \
+    KIND(Q2_0, 42, OFFSET, 2, 2, 1, F16, 0, 2, NULL)
 
 #define ER_KINDS(KIND) ER_FLOATS(KIND) ER_QUANTIZED(KIND)
 
