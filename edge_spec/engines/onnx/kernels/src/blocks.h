@@ -1,8 +1,11 @@
 /* The numbers and the scales of a block, written once for all vector widths. A file that includes this defines
  *
- *     bytes (a register), LOAD_BYTES, SET_BYTES, AND, OR, RIGHT(x, n), LEFT(x, n); BYTE_SHIFTS: whether they shift each byte, else
- *     bits come in from others; LOAD_TABLE (of 16 bytes), LOOK_UP(table, places), SIGNED(x): of 8-bit numbers as the variant
- *     multiplies them, unsigned_bytes, signed_bytes, low_halves, high_halves: WIDTH bytes, or 4 bits of each, as floats; NEGATED(floats)
+ *     bytes (a register), LOAD_BYTES, SET_BYTES, AND, OR, RIGHT(x, n), LEFT(x, n)
+ *     BYTE_SHIFTS: whether these shift each byte; else bits come in from its neighbors
+ *     LOAD_TABLE (of 16 bytes), LOOK_UP(table, places)
+ *     SIGNED(x): numbers of 8 bits as the variant multiplies them
+ *     unsigned_bytes, signed_bytes, low_halves, high_halves: WIDTH bytes, or 4 bits of each, as floats
+ *     NEGATED(floats)
  *
  * and includes floats.h.
  */
