@@ -60,6 +60,7 @@ def test_types_and_models_come_with_the_package() -> None:
     for name in ("family.json", "README.md", "target-q4_0.gguf", "intermediate-q4_0.gguf", "drafter-q4_0.gguf"):
         assert demo.joinpath(name).is_file()
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
+    assert patterns["edge_spec.engines.onnx.kernels"] == ["src/shared.h"]  # read by both languages
     for path in (ROOT / "models" / "demo").iterdir():
         if path.suffix not in (".py", "") and path.is_file():
             assert any(path.match(pattern) for pattern in patterns["edge_spec.models.demo"]), path

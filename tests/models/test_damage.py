@@ -17,7 +17,7 @@ KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*KINDS, "IQ4_NL", "IQ4_XS"])
+@pytest.mark.parametrize("name", [*KINDS, "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0"])
 def test_what_is_no_number_is_found_and_nothing_else(name: str, tmp_path: Path) -> None:
     kind, random, found = TYPES[name], np.random.default_rng(len(name)), []
     for number in range(400):

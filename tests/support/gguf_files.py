@@ -48,6 +48,8 @@ _SCALES = {
     "Q6_K": (208, (5e-5,)),
     "IQ4_NL": (0, (2e-3,)),
     "IQ4_XS": (0, (1e-4,)),
+    "Q1_0": (0, (0.125,)),
+    "IQ3_S": (0, (1e-3,)),
 }
 """Where the half-precision scales of a block of these types are, and values that make numbers about as large as those
 of the other types. gguf cannot quantize them, so the other bytes are random."""

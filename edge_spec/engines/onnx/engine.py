@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
-from edge_spec.engines.onnx.kernels import KINDS, can_drop_pages, features, packed_bytes, why_slow
+from edge_spec.engines.onnx.kernels import FLOATS, KINDS, NUMBERS, can_drop_pages, features, packed_bytes, why_slow
 from edge_spec.engines.onnx.opener import (
     CACHE_KINDS,
     OnnxOpener,
@@ -42,7 +42,7 @@ __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
 _MIN_SHARE = 0.75
 """Of a model's bytes, in quantized types: our kernels multiply floats too, but no faster than they come from memory."""
 
-_QUANTIZED = frozenset(KINDS) - {"F32", "F16", "BF16"}
+_QUANTIZED = frozenset(KINDS) - frozenset(FLOATS)
 
 
 def _too_few_quantized(file: ModelFile) -> str | None:
@@ -92,9 +92,6 @@ _LOOKED_UP = 2
 _ATTENTION_ROWS, _EXPERT_ROWS = 4, 4
 """The same for models with experts, in units of what attention reads and of the model's width: fitted to what 128 and
 512 tokens took in three shapes."""
-
-_EXPERT_USES = 512
-"""Rows of experts that are held at once: ``BLOCK_USES`` in ``kernels/src/experts_operator.c``."""
 
 _PLAIN = 2
 """Dimensions of a matrix; one of every expert has one more."""
@@ -209,7 +206,7 @@ def _reading_bytes(file: ModelFile, chunk: int) -> int:
     of_attention = (file.n_head + 2 * max(file.n_head_kv)) * file.head_dim_k
     shared = next((t.shape[1] for t in file.tensors if t.name.endswith("ffn_up_shexp.weight")), 0)
     of_rows = _ATTENTION_ROWS * of_attention + _EXPERT_ROWS * (file.n_embd + shared) + expert.shape[-1]
-    of_experts = 4 * chunk * of_rows + 4 * _EXPERT_USES * (file.n_embd + 2 * expert.shape[0])
+    of_experts = 4 * chunk * of_rows + 4 * NUMBERS["BLOCK_USES"] * (file.n_embd + 2 * expert.shape[0])
     # Layers without experts, with which some models begin, may be wider than what a row uses of the others.
     has_whole = any(t.name.endswith("ffn_up.weight") for t in file.tensors)
     return max(of_experts, of_whole) if has_whole else of_experts

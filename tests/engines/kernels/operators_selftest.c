@@ -54,7 +54,7 @@ static size_t damage(void *numbers, size_t n, bool wide) {
 
 static void try_products(int round) {
     const er_kind kind = KINDS[round % N_KINDS];
-    const size_t n_in = er_has_subscales(kind) ? 512 : er_is_plain(kind) ? 333 : 480, n_out = 500 + below(40);
+    const size_t n_in = er_is_plain(kind) ? 333 : er_unit_blocks(kind) > 1 ? 512 : 480, n_out = 500 + below(40);
     const size_t n = round % 8 == 7 ? 256 + below(20) : 4 + below(30), row = below(n);
     er_matrix matrix;
     uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);

@@ -13,7 +13,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.cache_folder import (
     check_space,
@@ -30,9 +29,8 @@ from edge_spec.engines.onnx.transcription.cache_folder import (
     require_name,
     was_whole,
 )
-from edge_spec.engines.onnx.transcription.experts import bias_bytes
-from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of, states_of
-from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
+from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, states_of
+from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, StoredBytes, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.onnx.transcription.recurrent import State
@@ -61,6 +59,9 @@ _FACTS = "facts.json"
 
 _GRAPHS = {"model.onnx": False, "half.onnx": True}
 """The graphs, and whether their cache holds fp16."""
+
+_GRAPHS_BYTES = 1 << 20
+"""The graphs, about."""
 
 _PIECE_BYTES = 1 << 20
 
@@ -287,13 +288,9 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
     odd = next((dim for dim in network.head_dims if dim not in ATTENTION_HEADS), None)
     if odd is not None:
         raise llama_only(file, f"has heads of {odd} numbers, which edge-spec's attention does not know")
-    # The graphs, and what lies beside the matrices.
-    total = (1 << 20) + bias_bytes(network)
-    rows = sum(state.n_own + state.n_row for state in states_of(network) if state.keeps)
-    total += len(network.recurrent_layers) * (4096 + 4 * rows)
-    for matrix in matrices_of(network):
-        try:
-            total += packed_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
-        except UnsupportedModel as error:
-            raise llama_only(file, f"cannot be transcribed: {error.message}") from error
-    return total
+    store = StoredBytes()
+    try:
+        Writer(network, store, f16=True).write()
+    except UnsupportedModel as error:
+        raise llama_only(file, f"cannot be transcribed: {error.message}") from error
+    return store.total + _GRAPHS_BYTES

@@ -12,7 +12,7 @@ from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, group
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import Graph
 
-__all__ = ["add_experts", "bias_bytes", "expert_matrices"]
+__all__ = ["add_experts"]
 
 _MATRICES = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 
@@ -29,10 +29,11 @@ def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, 
     """
     experts, blk = net.kind.experts, f"blk.{layer}."
     assert experts is not None
-    inputs = [x, scores, *(packed(graph, store, matrix) for matrix in expert_matrices(net, layer))]
+    inputs = [x, scores, *(packed(graph, store, matrix) for matrix in _matrices(net, layer))]
     for name in _MATRICES if experts.biased else ():
         bias = f"{blk}{name}.bias"
-        store.put(bias, lambda bias=bias: tensor_values(net.tensors[bias]))  # type: ignore[misc]
+        values = tensor_values(net.tensors[bias])
+        store.put(bias, values.nbytes, lambda values=values: values)  # type: ignore[misc]
         inputs.append(store.use(graph, bias))
     if experts.preferred:
         preferences = graph.constant(f"{blk}exp_probs_b", tensor_values(net.tensors[f"{blk}exp_probs_b.bias"]))
@@ -54,7 +55,7 @@ def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, 
     return f"{blk}experts"
 
 
-def expert_matrices(net: Network, layer: int) -> Iterator[Matrix]:
+def _matrices(net: Network, layer: int) -> Iterator[Matrix]:
     """Yield gate, up and down of all experts of a layer, each as one matrix."""
     n_ff = net.n_ff_expert
     for place, name in enumerate(_MATRICES):
@@ -74,8 +75,3 @@ def expert_matrices(net: Network, layer: int) -> Iterator[Matrix]:
             parts=parts,
             n_expert=n_expert,
         )
-
-
-def bias_bytes(net: Network) -> int:
-    """Return what the biases of all experts take."""
-    return sum(4 * tensor.n_elements for name, tensor in net.tensors.items() if name.endswith("_exps.bias"))

@@ -23,24 +23,23 @@ vocabulary times the prompt would be the largest array of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from edge_spec.engines.onnx.kernels import DOMAIN
-from edge_spec.engines.onnx.transcription.experts import add_experts, expert_matrices
+from edge_spec.engines.onnx.kernels import DOMAIN, NUMBERS
+from edge_spec.engines.onnx.transcription.experts import add_experts
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import OUTPUT_SCALE, Network, tensor_blocks, tensor_values
-from edge_spec.engines.onnx.transcription.per_layer import MODEL_PROJECTION
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
 from edge_spec.engines.onnx.transcription.recurrent import State, declare
 
-__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of", "states_of"]
+__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "states_of"]
 
-LANES = 16
+LANES = NUMBERS["LANES"]
 """Cells whose keys lie side by side for our attention."""
 
-ATTENTION_HEADS = range(16, 513, 16)
+ATTENTION_HEADS = range(16, NUMBERS["MAX_HEAD_DIM"] + 1, 16)
 """Sizes of heads that our attention knows."""
 
 QKV, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
@@ -381,32 +380,3 @@ def products_of(net: Network, names: Sequence[str]) -> list[Matrix]:
 def states_of(net: Network) -> list[State]:
     """Return the states of a layer without keys and values."""
     return net.recurrent.states() if net.recurrent is not None else []
-
-
-def matrices_of(net: Network) -> Iterator[Matrix]:
-    """Yield every matrix as it will be stored."""
-    yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
-    if net.per_layer is not None:
-        yield matrix_of(net, MODEL_PROJECTION)
-    for layer in range(net.n_layers):
-        mixing: Sequence[Sequence[str]] = (qkv_of(net, layer), ("attn_output",))
-        if net.recurrent is not None and layer in net.recurrent_layers:
-            mixing = net.recurrent.products()
-        further = net.per_layer.products() if net.per_layer is not None else ()
-        for names in (*mixing, *_feed_forward_products(net, layer), *further):
-            yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
-        if net.has_experts(layer):
-            yield from expert_matrices(net, layer)
-
-
-def _feed_forward_products(net: Network, layer: int) -> Iterator[Sequence[str]]:
-    """Yield the matrices that are multiplied together."""
-    has_experts = net.has_experts(layer)
-    end = _SHARED if has_experts else ""
-    if has_experts:
-        yield ("ffn_gate_inp",)
-        if net.has(f"blk.{layer}.ffn_gate_inp{end}"):
-            yield (f"ffn_gate_inp{end}",)
-    if net.has_shared or not has_experts:
-        yield [name + end for name in (GATED if has_experts else gated_of(net))]
-        yield (f"ffn_down{end}",)

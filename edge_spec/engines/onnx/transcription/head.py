@@ -187,7 +187,7 @@ class _Inline:
     def __init__(self) -> None:
         self._known: dict[str, Array] = {}
 
-    def put(self, name: str, make: Callable[[], Array]) -> None:
+    def put(self, name: str, n_bytes: int, make: Callable[[], Array]) -> None:
         if name not in self._known:
             self._known[name] = make()
 

@@ -29,7 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ER_LANES = 16, ER_MAX_HEAD_DIM = 512 };
+#include "shared.h"
 
 typedef struct {
     const int32_t *tiles;   /* of all its places, pending ones included */
@@ -57,20 +57,10 @@ typedef struct {
     bool interleaved; /* pairs that are rotated are neighbors, else half a head apart */
 } er_attention;
 
-typedef struct {
-    const char *name;
-    bool (*runs_here)(void);
-    /* Store keys and values of `n_rows` rows of one head in the pool. */
-    void (*store)(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows);
-    /* Outputs of `n_rows` rows for some heads of queries, which share one head of keys, whose rows are all stored. */
-    void (*attend)(const er_attention *a, size_t first_head, size_t n_heads, size_t first_row, size_t n_rows,
-                   float *scratch);
-} er_attention_variant;
-
 /* Floats of scratch for `attend`. */
-size_t er_attention_scratch(const er_attention *a);
-
-/* The variant of that name, "" for the fastest; NULL if there is none or it cannot run here. */
-const er_attention_variant *er_attention_find(const char *name);
+static inline size_t er_attention_scratch(const er_attention *a) {
+    const size_t stride = (a->n_seen + ER_LANES - 1) / ER_LANES * ER_LANES;
+    return ER_LANES * (2 * a->head_dim + stride) + a->n_pending;
+}
 
 #endif

@@ -15,13 +15,12 @@
  * row sees, itself included; all if absent or 0), and variant for tests. The keys and values of the rows are written to
  * the pool, although it is an input.
  */
-#include "attention.h"
-
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "operator.h"
+#include "vectors.h"
 
 enum {
     /* A job's rows: enough to use a tile of keys again and again, few enough to spread a prompt. */
@@ -43,7 +42,7 @@ enum {
 typedef struct {
     const OrtApi *api;
     int64_t n_head, n_head_kv, head_dim, interleaved, window;
-    const er_attention_variant *variant;
+    const er_vectors *vectors;
 } operator_state;
 
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
@@ -60,8 +59,8 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
         state.window = 0;
     }
     read_text(api, info, "variant", name, sizeof name);
-    state.variant = er_attention_find(name);
-    if (state.variant == NULL)
+    state.vectors = er_find_vectors(name);
+    if (state.vectors == NULL)
         return refuse(api, "edge_spec.AttendRows: there is no such variant, or it cannot run on this CPU");
     if (state.n_head_kv < 1 || state.n_head < 1 || state.n_head % state.n_head_kv || state.n_head > 65536 ||
         state.head_dim < ER_LANES || state.head_dim % ER_LANES || state.head_dim > ER_MAX_HEAD_DIM)
@@ -101,7 +100,7 @@ static OrtStatus *input(const OrtApi *api, OrtKernelContext *context, size_t i, 
 
 typedef struct {
     er_attention a;
-    const er_attention_variant *variant;
+    const er_vectors *vectors;
     size_t job_rows, job_heads, jobs_per_part; /* a job's rows and heads of queries; jobs for the same heads */
     bool stores; /* a job stores its rows itself: no other one reads them */
     atomic_bool lacked_memory;
@@ -109,7 +108,7 @@ typedef struct {
 
 static void store_job(void *user, size_t i) {
     const work *w = user;
-    w->variant->store(&w->a, i, 0, w->a.n_rows);
+    w->vectors->store(&w->a, i, 0, w->a.n_rows);
 }
 
 static void attend_job(void *user, size_t i) {
@@ -124,8 +123,8 @@ static void attend_job(void *user, size_t i) {
         return;
     }
     if (w->stores)
-        w->variant->store(&w->a, head / w->job_heads, first, n);
-    w->variant->attend(&w->a, head, w->job_heads, first, n, scratch);
+        w->vectors->store(&w->a, head / w->job_heads, first, n);
+    w->vectors->attend(&w->a, head, w->job_heads, first, n, scratch);
     free(scratch);
 }
 
@@ -253,7 +252,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
               .n_head = n_head, .n_head_kv = n_head_kv, .head_dim = hd, .n_row = (size_t)qkv[2],
               .n_rotated = (size_t)cosines[1] * 2,
               .window = (size_t)state->window, .f16 = types[1] == ORT_HALF, .interleaved = state->interleaved != 0},
-        .variant = state->variant,
+        .vectors = state->vectors,
     };
     const size_t n_rows = (size_t)qkv[1], n_numbers = (size_t)tree[0];
     er_text *texts = malloc((n_numbers / N_NUMBERS + 1) * sizeof *texts);
