@@ -41,17 +41,6 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
 
 
 @pytest.fixture(scope="module")
-def kept() -> np.ndarray:
-    """So few tokens that a head without any training guesses right now and then."""
-    with edge_spec.load(
-        "demo", engine="onnx", n_ctx=256, n_threads=1, speculation="off", kv_k="f32", kv_v="f32"
-    ) as model:
-        replies = [model.generate("Tell me a story.", seed=seed, max_tokens=80) for seed in range(3)]
-        written = {token for reply in replies for token in (reply.read(), reply.token_ids)[1]}
-    return np.array(sorted(written)[::2], np.int64)
-
-
-@pytest.fixture(scope="module")
 def head(kept: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("head") / "head.gguf"
     write_head(path, TARGET, kept, LAYERS, seed=5)
@@ -480,7 +469,7 @@ def test_what_a_head_cannot_do_is_said(head: Path, tmp_path: Path, probe_cache: 
         UnsupportedModel, match=r"^other\.gguf was made for llama with .*, and target-q4_0\.gguf is llama"
     ):
         edge_spec.load(TARGET.path, draft=other, **given)
-    for layers in ((2, 4, 8), (0, 4, 7), (-1, 4, 7)):
+    for layers in ((2, 4, 9), (0, 4, 7), (-1, 4, 7)):
         write_head(other, TARGET, kept, layers)
-        with pytest.raises(UnsupportedModel, match="three layers"):
+        with pytest.raises(UnsupportedModel, match="does not name layers of"):
             edge_spec.load(TARGET.path, draft=other, **given)

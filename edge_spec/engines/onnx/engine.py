@@ -33,7 +33,7 @@ from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import why_no_tokenizer
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, TensorInfo
-from edge_spec.models.heads import is_own_head
+from edge_spec.models.heads import is_head
 from edge_spec.models.model_file import bytes_by_type
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -115,7 +115,7 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """Return what ``file`` takes with ``settings``, without its tokenizer."""
     if file.graph is not None:
         return published_footprint(file, settings)
-    if is_own_head(file):
+    if is_head(file):
         return head_footprint(file, settings)
     matrices = _matrices(file)
     stored = [_stored_bytes(tensor) for tensor in matrices]
@@ -148,7 +148,7 @@ def _n_cells(settings: ModelSettings) -> int:
 
 def _cell_bytes(file: ModelFile, settings: ModelSettings) -> int:
     """Return what a token takes in a cache."""
-    if is_own_head(file):
+    if is_head(file):
         # Keys and values in 16 bits, and in 8 the features that the target has computed.
         return 4 * file.n_head_kv[0] * file.head_dim_k + file.n_embd * 17 // 16
     return (2 if settings.kv_k == "f16" else 4) * sum(map(sum, file.cell_widths))
@@ -229,7 +229,7 @@ def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
         kv_cache_bytes=n_cells * (_cell_bytes(file, settings) + 4 * file.head_dim_k),
         compute_bytes=_SESSION_BYTES,
         reading_bytes=4 * settings.prefill_chunk * (8 * file.n_embd + 3 * _n_ff(file)),
-        logits_bytes=4 * settings.max_rows * file.n_vocab,
+        logits_bytes=4 * settings.max_rows * (file.head.n_rows if file.head is not None else file.n_vocab),
         # The graph is written in memory, and read from there.
         loading_bytes=2 * weights,
     )
@@ -262,7 +262,7 @@ class OnnxEngine(Engine):
         return is_loaded()
 
     def why_not(self, file: ModelFile) -> str | None:
-        if file.graph is not None or is_own_head(file):
+        if file.graph is not None or is_head(file):
             return None
         what = unfit(file)
         # A trimmed drafter has its target's tokenizer.
@@ -278,7 +278,7 @@ class OnnxEngine(Engine):
         return f"edge-spec's kernels have no attention for heads of {odd} numbers" if odd is not None else why_slow()
 
     def disk_bytes(self, file: ModelFile, *, cache_dir: Path | None) -> int:
-        if file.graph is not None or is_own_head(file):
+        if file.graph is not None or is_head(file):
             return 0
         is_there = cache_dir is not None and is_transcribed(file, cache_dir / "onnx")
         return 0 if is_there else sum(map(_stored_bytes, _matrices(file)))
@@ -287,7 +287,7 @@ class OnnxEngine(Engine):
         if file.graph is not None:
             return None
         why = super().why_not_first(file, settings, cache_dir=cache_dir)
-        if is_own_head(file):
+        if is_head(file):
             return why
         why = why or _too_few_quantized(file)
         return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
@@ -302,7 +302,7 @@ class OnnxEngine(Engine):
         return tuple(sorted(names))
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
-        return drafter_settings(settings) if is_own_head(file) else onnx_settings(settings)
+        return drafter_settings(settings) if is_head(file) else onnx_settings(settings)
 
     def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         yield settings
