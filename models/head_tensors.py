@@ -58,10 +58,11 @@ def drafted_tokens(file: ModelFile, target: ModelFile) -> npt.NDArray[np.int64] 
         numbers = np.memmap(told.path, np.uint8, "r", told.offset, (told.n_bytes,)).view(kind).astype(np.int64)
     except (OSError, ValueError) as error:
         raise _unfit(file, "cannot be read any more") from error
-    either = (numbers, numbers + np.arange(len(numbers)))
-    # Files of both kinds have been published with both readings; where one is possible, the other is not.
-    for ids in either[::-1] if file.head.offsets else either:
-        if (ids >= 0).all() and (ids < target.n_vocab).all() and len(np.unique(ids)) == len(ids):
+    own, other = numbers, numbers + np.arange(len(numbers))
+    own, other = (other, own) if file.head.offsets else (own, other)
+    # Files of both kinds have been published in the other reading: it is meant where it alone gives tokens in order.
+    for ids, is_sure in ((own, True), (other, bool((np.diff(other) > 0).all()))):
+        if is_sure and (ids >= 0).all() and (ids < target.n_vocab).all() and len(np.unique(ids)) == len(ids):
             return ids
     raise _unfit(file, f"has {D2T} that are not distinct ones of the {target.n_vocab} tokens of {target.path.name}")
 

@@ -130,9 +130,7 @@ class _Llama:
         self._free(batch)
         return self.rows(self.features(context), len(kept), width)
 
-    def read(
-        self, context: Any, tokens: Sequence[int], features: Rows, places: Sequence[int], *, wanted: bool
-    ) -> None:
+    def read(self, context: Any, tokens: Sequence[int], features: Rows, places: Sequence[int], *, wanted: bool) -> None:
         """Read some tokens with the features before them."""
         batch, kept = self._init(context), np.ascontiguousarray(features, np.float32)
         for token, row, place in zip(tokens, kept, places, strict=True):
