@@ -50,11 +50,15 @@ def check_pair(target: ModelFile, drafter: ModelFile, *, verifier: ModelFile | N
         UnsupportedModel: a head on another model's hidden states, or one that is not whole.
         ModelNotFound, TruncatedModel: a file was changed since it was inspected.
     """
+    lists_tokens = drafter.trimmed is not None
+    if lists_tokens:
+        kept_tokens(target, drafter)
     if is_head(drafter):
         from edge_spec.models.head_tensors import require_whole
 
         require_whole(drafter, verifier or target)
-    kept_tokens(target, drafter)
+    if not lists_tokens:
+        kept_tokens(target, drafter)
 
 
 def kept_tokens(target: ModelFile, drafter: ModelFile) -> KeptTokens | None:
