@@ -53,7 +53,7 @@ def drafted_tokens(file: ModelFile, target: ModelFile) -> npt.NDArray[np.int64] 
     told = next((tensor for tensor in file.tensors if tensor.name == D2T), None)
     if told is None or file.head is None:
         return None
-    kind: type[np.integer[npt.NBitBase]] = np.int64 if told.type_name == "I64" else np.int32
+    kind = np.dtype(np.int64 if told.type_name == "I64" else np.int32)
     try:
         numbers = np.memmap(told.path, np.uint8, "r", told.offset, (told.n_bytes,)).view(kind).astype(np.int64)
     except (OSError, ValueError) as error:
