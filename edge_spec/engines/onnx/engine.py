@@ -25,7 +25,7 @@ from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, unf
 from edge_spec.engines.onnx.transcription.cache import is_current, is_transcribed, is_whole
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
-from edge_spec.engines.onnx.transcription.head import head_bytes
+from edge_spec.engines.onnx.transcription.head import fusing_bytes, head_bytes, head_folder
 from edge_spec.engines.onnx.transcription.matrices import group_outputs
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, KEYS_AND_VALUES
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
@@ -222,16 +222,17 @@ def _n_ff(file: ModelFile) -> int:
 def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """Return what a head takes, with what its target keeps for it."""
     n_cells = _n_cells(settings)
-    weights = head_bytes(file)
+    largest = max((tensor.n_bytes for tensor in file.tensors if len(tensor.shape) > 1), default=0)
     return Footprint(
-        copied_bytes=weights,
+        mapped_bytes=head_bytes(file),
+        copied_bytes=fusing_bytes(file),
         # Tables of rotary embeddings count as well.
         kv_cache_bytes=n_cells * (_cell_bytes(file, settings) + 4 * file.head_dim_k),
         compute_bytes=_SESSION_BYTES,
         reading_bytes=4 * settings.prefill_chunk * (8 * file.n_embd + 3 * _n_ff(file)),
         logits_bytes=4 * settings.max_rows * (file.head.n_rows if file.head is not None else file.n_vocab),
-        # The graph is written in memory, and read from there.
-        loading_bytes=2 * weights,
+        # While it is written: the largest matrix, its blocks and its new order.
+        loading_bytes=3 * largest,
     )
 
 
@@ -278,8 +279,11 @@ class OnnxEngine(Engine):
         return f"edge-spec's kernels have no attention for heads of {odd} numbers" if odd is not None else why_slow()
 
     def disk_bytes(self, file: ModelFile, *, cache_dir: Path | None) -> int:
-        if file.graph is not None or is_head(file):
+        if file.graph is not None:
             return 0
+        if is_head(file):
+            kept = (cache_dir / "onnx").glob(f"*/{head_folder(file)}") if cache_dir is not None else ()
+            return 0 if any(kept) else head_bytes(file)
         is_there = cache_dir is not None and is_transcribed(file, cache_dir / "onnx")
         return 0 if is_there else sum(map(_stored_bytes, _matrices(file)))
 

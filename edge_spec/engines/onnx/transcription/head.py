@@ -17,11 +17,9 @@ rows do not see the cell of that token.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +28,10 @@ import numpy.typing as npt
 
 from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
-from edge_spec.engines.onnx.transcription.cache import Transcription
+from edge_spec.engines.onnx.transcription.cache import GRAPHS, Transcription
 from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
-from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, gather, multiply
+from edge_spec.engines.onnx.transcription.head_files import is_kept, keep
+from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, number, read_rotary, tensor_blocks
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
 from edge_spec.engines.onnx.transcription.rotary import Rotary, llama3_divisors, rotary_embedding
@@ -45,12 +44,17 @@ from edge_spec.models.head_tensors import FC_NORM, OUTPUT, drafted_tokens, requi
 from edge_spec.models.heads import head_layers
 from edge_spec.models.safetensors_head import SUFFIX, read_safetensors_head
 
-__all__ = ["EMBEDDING", "FEATURE", "HIDDEN", "Head", "head_bytes", "hidden_rows_tail", "transcribe_head"]
+__all__ = [
+    *("EMBEDDING", "FEATURE", "HIDDEN", "Head"),
+    *("fusing_bytes", "head_bytes", "head_folder", "hidden_rows_tail", "transcribe_head"),
+]
 
 EMBEDDING, FEATURE, HIDDEN = "embedding", "feature", "hidden"
 
 _ROUNDED = "Q4_0"
 """The type that the target's rows are rounded to."""
+
+_FUSING = "fc.weight"
 
 _PORTION = 1 << 12
 """Rows that are rounded at a time."""
@@ -58,22 +62,20 @@ _PORTION = 1 << 12
 _AFTER_NORM = ("gemma4",)
 """Architectures whose row after the last layer is the normalized one, as llama.cpp gives it."""
 
-_DIGEST_BYTES = 16
-
 
 @dataclass(frozen=True, kw_only=True)
 class Head(Transcription):
     """A head as ONNX Runtime reads it, with the target's rows in it.
 
-    Where rows of the target are rounded, its graphs are kept in ``folder``, that of the target's transcription: that
-    takes as long as the start of a program may.
+    Its graphs and weights are kept in a folder within ``folder``, that of the target's transcription, or written into
+    memory where the disk has no room.
 
     Attributes:
         name: of its graphs; changes with the head's file.
         network: of the head.
         facts: of the head.
         tables: returns the embeddings, unless they stay in a file, and the output rows.
-        is_kept: whether its graphs are.
+        n_bytes: about what its weights take.
         tail: what is added to the target's graph; its output is ``FEATURE``.
         width: of a feature.
         n_ids: how many ids it reads.
@@ -83,19 +85,20 @@ class Head(Transcription):
     network: Network
     facts: HeadFacts
     tables: Callable[[], tuple[Matrix | None, Matrix]]
-    is_kept: bool
+    n_bytes: int
     tail: bytes
     width: int
     n_ids: int
 
-    def graph(self, *, f16: bool) -> bytes:
-        path = self.folder / f"{self.name}-{'half' if f16 else 'model'}.onnx"
-        graph = _kept(path) if self.is_kept else None
-        if graph is None:
-            graph = _HeadWriter(self.network, self.facts, self.tables(), f16=f16).write().serialize()
-            if self.is_kept:
-                _keep(path, graph)
-        return graph
+    def graph(self, *, f16: bool) -> Path | bytes:
+        folder, tables = self.folder / self.name, cache(self.tables)
+
+        def write(store: Weights, half: bool) -> Graph:
+            return _HeadWriter(self.network, self.facts, tables(), store, f16=half).write()
+
+        if is_kept(folder) or keep(folder, write, self.n_bytes):
+            return folder / next(name for name, half in GRAPHS.items() if half == f16)
+        return write(_Inline(), f16).serialize()
 
 
 def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
@@ -115,7 +118,7 @@ def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
     taught = file.trimmed is not None
     return Head(
         folder=folder,
-        name=f"head-{file.fingerprint}",
+        name=head_folder(file),
         heads=((network.n_head_kv[0], network.head_dims[0]),),
         n_vocab=network.n_vocab,
         rotary=network.rotary,
@@ -125,33 +128,11 @@ def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
         network=network,
         facts=facts,
         tables=lambda: _tables(file, target),
-        is_kept=not network.has(OUTPUT),
+        n_bytes=head_bytes(file),
         tail=_feature_tail(network, facts, layers, target),
         width=network.n_embd,
         n_ids=network.n_vocab if taught else target.n_vocab,
     )
-
-
-def _kept(path: Path) -> bytes | None:
-    """Return a graph that was kept; None if there is none, or it is damaged."""
-    try:
-        found = path.read_bytes()
-    except OSError:
-        return None
-    graph = found[_DIGEST_BYTES:]
-    return graph if _digest(graph) == found[:_DIGEST_BYTES] else None
-
-
-def _keep(path: Path, graph: bytes) -> None:
-    """Keep a graph, whole or not at all; a folder that cannot be written is no reason to fail."""
-    with suppress(OSError):
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
-            part.write(_digest(graph) + graph)
-        Path(part.name).replace(path)
-
-
-def _digest(graph: bytes) -> bytes:
-    return blake2b(graph, digest_size=_DIGEST_BYTES).digest()
 
 
 def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
@@ -166,13 +147,23 @@ def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
     return graph.serialize()
 
 
+def head_folder(file: ModelFile) -> str:
+    """Return the name of the folder with a head's graphs."""
+    return f"head-{file.fingerprint}"
+
+
 def head_bytes(file: ModelFile) -> int:
-    """Return what a head's weights take, with the target's rows."""
+    """Return what a head's weights take, with the target's rows, but for what is added to the target's graph."""
     assert file.head is not None
-    stored = [tensor for tensor in file.tensors if tensor.name not in (D2T, f"{TABLE}.weight")]
+    stored = [tensor for tensor in file.tensors if tensor.name not in (D2T, _FUSING, f"{TABLE}.weight")]
     has_output = any(tensor.name == f"{OUTPUT}.weight" for tensor in stored)
     copied = 0 if has_output else packed_bytes(_ROUNDED, file.head.n_rows, file.n_embd)
     return sum(tensor.n_bytes for tensor in stored) + copied
+
+
+def fusing_bytes(file: ModelFile) -> int:
+    """Return what the matrix takes that is added to the target's graph."""
+    return sum(tensor.n_bytes for tensor in file.tensors if tensor.name == _FUSING)
 
 
 def _side_by_side(layers: Sequence[int], last: str = "") -> Graph:
@@ -232,8 +223,16 @@ class _Tail(Writer):
 class _HeadWriter(Writer):
     """Writes a head."""
 
-    def __init__(self, network: Network, facts: HeadFacts, tables: tuple[Matrix | None, Matrix], *, f16: bool) -> None:
-        super().__init__(network, _Inline(), f16=f16)
+    def __init__(
+        self,
+        network: Network,
+        facts: HeadFacts,
+        tables: tuple[Matrix | None, Matrix],
+        store: Weights,
+        *,
+        f16: bool,
+    ) -> None:
+        super().__init__(network, store, f16=f16)
         self._facts, self._tables = facts, tables
 
     def write(self) -> Graph:
