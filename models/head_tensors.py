@@ -23,6 +23,9 @@ FC_NORM = "fc_norm"
 
 _HEAD_STEP, _WIDTH_STEP = 16, 32
 
+_MOST_IN_A_GRAPH = 1 << 30
+"""What may be added to a graph, which protocol buffers limit to twice that."""
+
 Shape = tuple[int, ...]
 
 
@@ -68,6 +71,8 @@ def drafted_tokens(file: ModelFile, target: ModelFile) -> npt.NDArray[np.int64] 
 
 
 def _wrong_sizes(file: ModelFile, head: HeadFacts) -> Iterator[str]:
+    if sum(tensor.n_bytes for tensor in file.tensors if tensor.name == "fc.weight") > _MOST_IN_A_GRAPH:
+        yield "has a matrix fc of more than a gigabyte"
     if file.n_layers != 1:
         yield f"has {file.n_layers} layers, and only heads of one are supported"
     if file.head_dim_k != file.head_dim_v or file.head_dim_k % _HEAD_STEP:

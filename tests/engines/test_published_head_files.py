@@ -126,7 +126,7 @@ def test_a_plan_counts_a_heads_bytes(gguf_head: Path, probe_cache: Path) -> None
     with_head = plan(TARGET.path, draft=gguf_head, speculation="sequence", **given)
     part = with_head.chosen.parts["draft"]
     stored = sum(tensor.n_bytes for tensor in inspect(gguf_head).tensors if tensor.name != "d2t")
-    assert stored <= part.copied_bytes <= 1.02 * stored
+    assert stored <= part.mapped_bytes + part.copied_bytes <= 1.5 * stored
     without = plan(TARGET.path, speculation="off", **given)
     # Also what the target keeps for it, and its cells.
     assert with_head.chosen.held_bytes > without.chosen.held_bytes + stored

@@ -225,7 +225,8 @@ def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     largest = max((tensor.n_bytes for tensor in file.tensors if len(tensor.shape) > 1), default=0)
     return Footprint(
         mapped_bytes=head_bytes(file),
-        copied_bytes=fusing_bytes(file),
+        # The runtime holds it as it was given, too.
+        copied_bytes=2 * fusing_bytes(file),
         # Tables of rotary embeddings count as well.
         kv_cache_bytes=n_cells * (_cell_bytes(file, settings) + 4 * file.head_dim_k),
         compute_bytes=_SESSION_BYTES,
