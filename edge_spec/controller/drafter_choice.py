@@ -68,6 +68,7 @@ def _why_passed_over(path: Path, target: ModelFile, engine: str, read_file: Read
         why = why_not_for(file, target) or _why_not(file, target, engine)
         if why is None and (file.trimmed is not None or is_head(file)):
             check_pair(target, file)
+            _require_network(file, engine)
     except EdgeSpecError as error:
         return error.message
     return why and f"it {why}"
@@ -117,6 +118,20 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
             f"{name} {why}",
             hint="leave the engine to edge-spec, or draft with a small model",
         )
+    _require_network(files["draft"], engine)
+
+
+def _require_network(file: ModelFile, engine: str) -> None:
+    """Raise if a file is a head whose network no engine can express.
+
+    Raises:
+        UnsupportedModel: it is one.
+    """
+    asked = engines() if engine == AUTO else [engine_of(engine)]
+    able = [each for each in usable(asked) if each.why_not(file) is None] if is_head(file) else []
+    reasons = [each.why_not_network(file) for each in able]
+    if reasons and None not in reasons:
+        raise UnsupportedModel(str(reasons[0]), hint="get another head, or draft with a small model")
 
 
 def _why_not(file: ModelFile, target: ModelFile, engine: str) -> str | None:

@@ -349,6 +349,13 @@ class Engine(ABC):
         """
         return lacking_rows(target) if is_head(file) and not self.gives_hidden_rows(target) else None
 
+    def why_not_network(self, head: ModelFile) -> str | None:
+        """Return why it cannot express the network of a head on hidden states, in a sentence; None if it can.
+
+        Its header is read for that.
+        """
+        return None
+
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
         """Return names of settings that were given values and change nothing on this engine, sorted."""
         return tuple(sorted(settings.extras.keys() - self.extras))

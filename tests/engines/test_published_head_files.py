@@ -180,6 +180,7 @@ WRONG: dict[str, tuple[dict[str, Any], Callable[[Path], None], str]] = {
     "no embeddings": ({"width": 64}, nothing, "lacks token_embd"),
     "a wrong size": ({"wrong": "blk.0.ffn_down"}, nothing, "has the tensor blk.0.ffn_down in the shape"),
     "NaN": ({}, not_a_number, "holds NaN or infinite numbers in blk.0.attn_k"),
+    "other rotary embeddings": ({"base": 0.5}, nothing, "rotary embeddings of a kind"),
     "half a file": ({}, cut, "ends too early"),
     "odd heads": ({"head_dim": 20, "n_rotary": 20}, nothing, "heads of 20 numbers"),
 }
@@ -226,6 +227,23 @@ def test_a_wrong_head_is_refused_in_one_line_and_passed_over_where_it_was_only_f
         assert model.mode == "ngram" and model.generate("Hello", max_tokens=3).read()
         (note,) = [note for note in model.notes if path.name in note]
         assert "is not used" in note and message in note
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_embeddings_that_are_no_numbers_change_no_text(
+    value: float, head: PublishedHead, tmp_path: Path, probe_cache: Path, prompts: list[str]
+) -> None:
+    """They are not looked through: a single row of them is read for a token."""
+    own = replace(head, own=("output", "token_embd"))
+    path = write_gguf_head(tmp_path / "head.gguf", TARGET, own)
+    reader = gguf.GGUFReader(path, "r+")
+    next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight").data[::3] = value
+    del reader
+    asked = [
+        {"prompt": prompt, "max_tokens": 30, "seed": 2, "temperature": t} for prompt in prompts[:2] for t in (0, 1)
+    ]
+    modes, look = ("off", "sequence", "tree", "auto"), lambda mode, model: None
+    check_modes_agree(modes, asked, look, TARGET.path, **GIVEN, draft=path, cache_dir=probe_cache)
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,13 @@ from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, unf
 from edge_spec.engines.onnx.transcription.cache import is_current, is_transcribed, is_whole
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
-from edge_spec.engines.onnx.transcription.head import fusing_bytes, head_bytes, head_folder
+from edge_spec.engines.onnx.transcription.head import fusing_bytes, head_bytes, head_folder, head_network
 from edge_spec.engines.onnx.transcription.matrices import group_outputs
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, KEYS_AND_VALUES
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import why_no_tokenizer
+from edge_spec.errors import ModelFileError
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.heads import is_head
@@ -296,6 +297,13 @@ class OnnxEngine(Engine):
             return why
         why = why or _too_few_quantized(file)
         return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
+
+    def why_not_network(self, head: ModelFile) -> str | None:
+        try:
+            head_network(head)
+        except ModelFileError as error:
+            return error.message
+        return None
 
     def gives_hidden_rows(self, file: ModelFile) -> bool:
         return file.graph is None and not file.state_bytes

@@ -46,7 +46,7 @@ from edge_spec.models.safetensors_head import SUFFIX, read_safetensors_head
 
 __all__ = [
     *("EMBEDDING", "FEATURE", "HIDDEN", "Head"),
-    *("fusing_bytes", "head_bytes", "head_folder", "hidden_rows_tail", "transcribe_head"),
+    *("fusing_bytes", "head_bytes", "head_folder", "head_network", "hidden_rows_tail", "transcribe_head"),
 ]
 
 EMBEDDING, FEATURE, HIDDEN = "embedding", "feature", "hidden"
@@ -114,7 +114,7 @@ def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
     require_whole(file, target)
     layers, facts = head_layers(file, target), file.head
     assert facts is not None
-    network = _network(file, facts)
+    network = head_network(file)
     taught = file.trimmed is not None
     return Head(
         folder=folder,
@@ -272,7 +272,14 @@ class _Inline:
         return graph.constant(name, self._known[name])
 
 
-def _network(file: ModelFile, facts: HeadFacts) -> Network:
+def head_network(file: ModelFile) -> Network:
+    """Return the network of a head, of which all tensors are there.
+
+    Raises:
+        UnsupportedModel: a setting that the graph could not express. Others: the file has changed.
+    """
+    facts = file.head
+    assert facts is not None
     header = read_safetensors_head(file.path) if file.path.suffix.lower() == SUFFIX else read_header(file.path)
     tensors = {tensor.name: tensor for tensor in file.tensors}
     kind = replace(
@@ -298,7 +305,13 @@ def _network(file: ModelFile, facts: HeadFacts) -> Network:
 def _rotary(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo]) -> dict[str, Rotary]:
     rope = f"{file.architecture}.rope."
     if header.metadata.get(f"{rope}scaling.type") != "llama3":
-        return read_rotary(file, header, tensors, windows=False)
+        try:
+            return read_rotary(file, header, tensors, windows=False)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(
+                f"{file.path.name} has rotary embeddings of a kind that heads are not known with",
+                hint="get another head",
+            ) from error
 
     # In GGUFs a tensor says what comes of it.
     def setting(name: str) -> float:
