@@ -42,8 +42,11 @@ from edge_spec.models.gguf.header import TensorInfo, read_header
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
+    "GRAPHS",
     "Transcription",
     "check_transcription",
+    "checksum",
+    "digests",
     "is_current",
     "is_transcribed",
     "is_whole",
@@ -57,7 +60,7 @@ VERSION = 8
 
 _FACTS = "facts.json"
 
-_GRAPHS = {"model.onnx": False, "half.onnx": True}
+GRAPHS = {"model.onnx": False, "half.onnx": True}
 """The graphs, and whether their cache holds fp16."""
 
 _GRAPHS_BYTES = 1 << 20
@@ -101,7 +104,7 @@ class Transcription:
 
     def graph(self, *, f16: bool) -> Path | bytes:
         """Return the graph whose cache holds fp16, or else fp32."""
-        return self.folder / next(name for name, half in _GRAPHS.items() if half == f16)
+        return self.folder / next(name for name, half in GRAPHS.items() if half == f16)
 
 
 def transcribe(
@@ -187,11 +190,11 @@ def read_transcription(folder: Path) -> Transcription | None:
     """
     try:
         facts = read_json(folder / _FACTS)
-        if facts["version"] != VERSION or facts["graphs"] != _digests(folder):
+        if facts["version"] != VERSION or facts["graphs"] != digests(folder):
             return None
         weights = folder / WEIGHTS
         if not was_whole(weights):
-            if facts["weights"] != _checksum(weights):
+            if facts["weights"] != checksum(weights):
                 return None
             record_whole(weights)
         return Transcription(
@@ -216,7 +219,7 @@ def is_current(folder: Path) -> bool:
 def is_whole(folder: Path) -> bool:
     """Return whether the transcription in a folder is as it was written, of which all is read."""
     try:
-        return read_json(folder / _FACTS)["weights"] == _checksum(folder / WEIGHTS) and (
+        return read_json(folder / _FACTS)["weights"] == checksum(folder / WEIGHTS) and (
             read_transcription(folder) is not None
         )
     except (OSError, *BAD_RECORD):
@@ -226,11 +229,11 @@ def is_whole(folder: Path) -> bool:
 def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[int], None]) -> None:
     with (folder / WEIGHTS).open("wb") as weights:
         store = WeightsFile(weights, progress)
-        for name, f16 in _GRAPHS.items():
+        for name, f16 in GRAPHS.items():
             (folder / name).write_bytes(Writer(network, store, f16=f16).write().serialize())
         weights.flush()
         os.fsync(weights.fileno())
-        checksum = store.checksum
+        written = store.checksum
     facts: dict[str, Any] = {
         "version": VERSION,
         "heads": [(network.n_head_kv[layer], network.head_dims[layer]) for layer in network.attention_layers],
@@ -240,8 +243,8 @@ def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[
         "states": [state.facts() for state in states_of(network)],
         "n_recurrent": len(network.recurrent_layers),
         "interleaved": network.kind.interleaved,
-        "graphs": _digests(folder),
-        "weights": checksum,
+        "graphs": digests(folder),
+        "weights": written,
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
     record_source(folder, file.parts)
@@ -266,17 +269,18 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
     raise OSError(errno.EBUSY, "another process keeps replacing it")
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    return {name: blake2b((folder / name).read_bytes(), digest_size=16).hexdigest() for name in _GRAPHS}
+def digests(folder: Path) -> dict[str, str]:
+    """Return a hash of each graph in a folder."""
+    return {name: blake2b((folder / name).read_bytes(), digest_size=16).hexdigest() for name in GRAPHS}
 
 
-def _checksum(path: Path) -> int:
+def checksum(path: Path) -> int:
     """Return the checksum that ``WeightsFile`` computes, which takes half a second for a gigabyte in memory."""
-    checksum, piece = 0, bytearray(_PIECE_BYTES)
+    found, piece = 0, bytearray(_PIECE_BYTES)
     with path.open("rb", buffering=0) as file:
         while n := file.readinto(piece):
-            checksum = zlib.crc32(memoryview(piece)[:n], checksum)
-    return checksum
+            found = zlib.crc32(memoryview(piece)[:n], found)
+    return found
 
 
 def stored_bytes(file: ModelFile, network: Network) -> int:

@@ -267,6 +267,7 @@ class Writer:
             head_dim=net.head_dims[layer],
             interleaved=int(net.kind.interleaved),
             window=net.windows[layer],
+            **({"unseen": net.n_unseen} if net.n_unseen else {}),
         )
         return y
 

@@ -16,7 +16,8 @@
  * A head may have a sink, a score without a value: it counts for the highest score, and its weight is added to the total
  * last.
  *
- * With a window only the last `window` places of the path count: j starts there, and lanes are numbered as before.
+ * With a window only the last `window` places of the path count: j starts there, and lanes are numbered as before. So it
+ * is where the first `unseen` places do not count for any other.
  *
  * The pool: values [n_head_kv, n_cells, head_dim]; keys [n_head_kv, n_cells / 16, head_dim, 16], so that 16 scores
  * come from vertical sums. n_cells and head_dim are multiples of 16. Both are f32, or both f16: numbers are then
@@ -53,6 +54,7 @@ typedef struct {
     size_t n_head, n_head_kv, head_dim, n_row;
     size_t n_rotated; /* numbers at the beginning of a head that are rotated by position */
     size_t window;    /* 0 for none */
+    size_t unseen;    /* first places that no other place sees */
     bool f16;         /* what the pool holds */
     bool interleaved; /* pairs that are rotated are neighbors, else half a head apart */
 } er_attention;

@@ -289,6 +289,8 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
             memset(outs[i], 0, hd * sizeof(float));
             lengths[i] = position + 1;
             starts[i] = a->window != 0 && lengths[i] > a->window ? lengths[i] - a->window : 0;
+            if (starts[i] < a->unseen)
+                starts[i] = a->unseen < position ? a->unseen : position;
             first = starts[i] < first ? starts[i] : first;
             last_start = starts[i] > last_start ? starts[i] : last_start;
             least = lengths[i] < least ? lengths[i] : least;

@@ -12,7 +12,8 @@
  * committed cells, pending nodes, rows and tiles, then the parent of each pending node, -1 for the text, and the tiles.
  * Rows after those of all texts are padding, and their outputs are 0. Queries are multiplied by the scale of their
  * place, if there are scales. Attributes: n_head, n_head_kv, head_dim, interleaved (0 or 1), window (how many places a
- * row sees, itself included; all if absent or 0), and variant for tests. The keys and values of the rows are written to
+ * row sees, itself included; all if absent or 0), unseen (how many first places rows of others do not see; 0 if absent),
+ * and variant for tests. The keys and values of the rows are written to
  * the pool, although it is an input.
  */
 #include <stdatomic.h>
@@ -41,9 +42,19 @@ enum {
 
 typedef struct {
     const OrtApi *api;
-    int64_t n_head, n_head_kv, head_dim, interleaved, window;
+    int64_t n_head, n_head_kv, head_dim, interleaved, window, unseen;
     const er_vectors *vectors;
 } operator_state;
+
+/* An attribute; 0 where there is none. */
+static int64_t optional_number(const OrtApi *api, const OrtKernelInfo *info, const char *name) {
+    int64_t number = 0;
+    OrtStatus *status = api->KernelInfoGetAttribute_int64(info, name, &number);
+    if (status == NULL)
+        return number;
+    api->ReleaseStatus(status);
+    return 0;
+}
 
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
     operator_state state = {.api = api};
@@ -53,11 +64,8 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     TRY(api->KernelInfoGetAttribute_int64(info, "n_head_kv", &state.n_head_kv));
     TRY(api->KernelInfoGetAttribute_int64(info, "head_dim", &state.head_dim));
     TRY(api->KernelInfoGetAttribute_int64(info, "interleaved", &state.interleaved));
-    OrtStatus *status = api->KernelInfoGetAttribute_int64(info, "window", &state.window);
-    if (status != NULL) {
-        api->ReleaseStatus(status);
-        state.window = 0;
-    }
+    state.window = optional_number(api, info, "window");
+    state.unseen = optional_number(api, info, "unseen");
     read_text(api, info, "variant", name, sizeof name);
     state.vectors = er_find_vectors(name);
     if (state.vectors == NULL)
@@ -65,7 +73,7 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     if (state.n_head_kv < 1 || state.n_head < 1 || state.n_head % state.n_head_kv || state.n_head > 65536 ||
         state.head_dim < ER_LANES || state.head_dim % ER_LANES || state.head_dim > ER_MAX_HEAD_DIM)
         return refuse(api, "edge_spec.AttendRows: impossible heads");
-    if (state.window < 0)
+    if (state.window < 0 || state.unseen < 0)
         return refuse(api, "edge_spec.AttendRows: an impossible window");
     operator_state *kept = malloc(sizeof *kept);
     if (kept == NULL)
@@ -251,7 +259,8 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
               .query_scales = data[6], .sinks = data[7], .out = out_data, .n_cells = (size_t)n_cells,
               .n_head = n_head, .n_head_kv = n_head_kv, .head_dim = hd, .n_row = (size_t)qkv[2],
               .n_rotated = (size_t)cosines[1] * 2,
-              .window = (size_t)state->window, .f16 = types[1] == ORT_HALF, .interleaved = state->interleaved != 0},
+              .window = (size_t)state->window, .unseen = (size_t)state->unseen, .f16 = types[1] == ORT_HALF,
+              .interleaved = state->interleaved != 0},
         .vectors = state->vectors,
     };
     const size_t n_rows = (size_t)qkv[1], n_numbers = (size_t)tree[0];
