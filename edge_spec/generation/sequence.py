@@ -460,8 +460,18 @@ class Sequence:
     @property
     def parsed(self) -> tuple[dict[str, Any], tuple[ToolCall, ...]]:
         """The answer as a message without its calls, and these."""
-        request, is_cut = self.request, self.finish_reason not in ("eos", "stop")
-        return request.reading.message(self.content, is_cut=is_cut, call_id=request.call_id)
+        request = self.request
+        return request.reading.message(self.content, is_cut=self.is_cut, call_id=request.call_id)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has not ended at an end of its own."""
+        return self.finish_reason not in ("eos", "stop")
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that has ended it."""
+        return self._stream.stopped_by if self.finish_reason == "stop" else None
 
     def hand_out(self) -> str:
         """Hand out the text that has been taken; empty if there is none."""

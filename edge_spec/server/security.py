@@ -93,7 +93,6 @@ class Gate:
             raise ApiError(
                 401,
                 "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
-                kind="authentication_error",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
@@ -103,7 +102,6 @@ def _too_many_connections() -> ApiError:
     return ApiError(
         503,
         "too many connections are open; ask again in 1 s",
-        kind="server_error",
         code="too_many_connections",
         headers={"Retry-After": "1", "Connection": "close"},
     )

@@ -19,18 +19,21 @@ from openai.types.chat import ChatCompletionChunk
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
 from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
 from edge_spec.generation.tools.arguments import BARE, JSON, PYTHON, TAGGED
+from edge_spec.generation.tools.calls import CallReading
+from edge_spec.generation.tools.functions import Tool
 from edge_spec.generation.tools.grammar import calls_grammar, schema_of
 from edge_spec.generation.tools.syntax import FORMS, CallSyntax
-from edge_spec.server.answering import Prepared, chunks, whole
-from edge_spec.server.fields import ChatFields, FunctionFields, MessageFields
+from edge_spec.sampling import SamplerSettings
+from edge_spec.server.dialects import dialect_at
 from edge_spec.server.jobs import Job
 from edge_spec.server.request_log import Record
 from edge_spec.server.settings import ServerSettings
-from edge_spec.server.streaming import EventStream
+from edge_spec.server.streaming import PieceStream
 from edge_spec.speculation.statistics import Statistics
 
 pytestmark = pytest.mark.long
@@ -48,7 +51,7 @@ ROOM = {
     },
     "required": ["name", "open"],
 }
-FUNCTIONS = [FunctionFields(name="find_room", parameters=ROOM), FunctionFields(name="find")]
+FUNCTIONS = [Tool(name="find_room", parameters=ROOM), Tool(name="find")]
 SCHEMAS = {function.name: schema_of(function) for function in FUNCTIONS}
 VALUES = {
     "name": 'A "B" {c} \\ [d] =, é\n<tool_call> it\'s',
@@ -164,48 +167,51 @@ def test_of_a_text_that_is_cut_nothing_is_told_that_the_whole_one_does_not_say(f
         assert len(calls) <= len(whole["tool_calls"])
 
 
-class Written(AsyncIterator[tuple[int, list[TokenEvent]]]):
+class Written(AsyncIterator[tuple[int, list[TokenEvent], Any]]):
     """Work that has been done: an answer of such pieces, and how it has ended."""
 
     def __init__(self, pieces: list[bytes], finish_reason: str) -> None:
         stream = TextStream()
         texts = [*map(stream.push, pieces), stream.finish()]
+        answer = SimpleNamespace(
+            finish_reason=finish_reason,
+            is_cut=finish_reason != "eos",
+            statistics=Statistics(),
+            n_reused=0,
+            settings=SimpleNamespace(seed=0),
+            identity="bitwise",
+        )
         events = [TokenEvent(id=None, text=text, top={}, drafted_by=None, round=1) for text in texts]
-        self._batches = iter([*([event] for event in events), []])
-        self.kept, self.replies = SimpleNamespace(grow=lambda n_bytes: None), None
-        statistics = Statistics()
-        settings = SimpleNamespace(seed=0)
-        self.answers = [
-            SimpleNamespace(
-                error=None,
-                finish_reason=finish_reason,
-                statistics=statistics,
-                n_reused=0,
-                settings=settings,
-                identity="bitwise",
-            )
-        ]
+        self._batches = iter([*(([event], None) for event in events), ([], answer)])
+        self.kept, self.notices, self.answers = SimpleNamespace(grow=lambda n_bytes: None), (), [answer]
 
-    async def __anext__(self) -> tuple[int, list[TokenEvent]]:
+    async def __anext__(self) -> tuple[int, list[TokenEvent], Any]:
         try:
-            return 0, next(self._batches)
+            return 0, *next(self._batches)
         except StopIteration:
             raise StopAsyncIteration from None
 
 
 def responded(form: CallSyntax, opening: str, pieces: list[bytes], finish_reason: str, *, stream: bool) -> Any:
     """Return the choice of a response to a client, ids left out; that of a stream as the official client adds it up."""
-    prompts = SimpleNamespace(opening=lambda prompt: opening, spelling=lambda token: b"", ends=lambda token: False)
+    prompts = SimpleNamespace(spelling=lambda token: b"", ends=lambda token: False)
     model: Any = SimpleNamespace(prompts=prompts, profile=SimpleNamespace(name="it"), speed_up=lambda done: None)
-    job = Job(prompts=((1,),), n=1, asked={}, syntax=form, schemas=SCHEMAS)
-    asked = ChatFields(messages=[MessageFields(role="user", content="Which?")], stream=stream)
-    prepared, work = Prepared(asked, job, model, "it"), cast(Any, Written(pieces, finish_reason))
+    reading = CallReading(syntax=form, schemas=SCHEMAS)
+    request = ReplyRequest(prompt=(1,), settings=SamplerSettings(seed=0), opening=opening, reading=reading)
+    settings, job = ServerSettings(name="it"), Job(requests=[request], is_stream=stream)
+    jobs: Any = SimpleNamespace(
+        model=model, settings=settings, require_name=lambda name: None, chat=lambda *given, **more: job
+    )
+    path = "/v1/chat/completions"
+    dialect, work = dialect_at(path), cast(Any, Written(pieces, finish_reason))
+    response = dialect.writes[path](jobs, {"messages": [{"role": "user", "content": "Which?"}], "stream": stream})
 
     async def body() -> bytes:
         if not stream:
-            return b"".join(await whole(work, prepared))
-        settings, sent = ServerSettings(), list[bytes]()
-        events = EventStream(chunks(work, prepared), settings, inf, Record(), asyncio.Event(), lambda: None)
+            return b"".join(await response.whole(work))
+        sent = list[bytes]()
+        chunks = response.chunks(work)
+        events = PieceStream(chunks, dialect, settings, inf, Record(), asyncio.Event(), lambda: None)
 
         async def send(message: Any) -> None:
             sent.append(message.get("body", b""))
@@ -322,7 +328,7 @@ LOOSE: dict[str, Any] = {
 
 
 def test_arguments_of_which_little_is_said_may_be_anything(form: CallSyntax) -> None:
-    functions = [FunctionFields(name=name, parameters=schema) for name, schema in LOOSE.items()]
+    functions = [Tool(name=name, parameters=schema) for name, schema in LOOSE.items()]
     schemas = {function.name: schema_of(function) for function in functions}
     grammar = calls_grammar(functions, form, required=True, several=True, may_think=False)
     taken: list[tuple[str, dict[str, Any]]] = [
@@ -407,7 +413,7 @@ HELD: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
 def test_arguments_are_held_to_what_schemas_say(form: CallSyntax, case: str, strict: bool) -> None:
     schema, good, bad = HELD[case]
     whole = {"type": "object", "properties": {"x": schema, "y": {}}, "required": ["x"], "$defs": {"tree": TREE}}
-    functions = [FunctionFields(name="f", parameters=whole, strict=strict)]
+    functions = [Tool(name="f", parameters=whole, strict=strict)]
     grammar = calls_grammar(functions, form, required=True, several=False, may_think=False)
     for value in good:
         text = called(form, ("f", {"x": value}))
@@ -430,7 +436,7 @@ WORDS += [None, True, 1, 12, 100, -3.5, [], ["a"], [None], {}, {"a": {"b": 1}}]
 def test_whatever_the_grammar_takes_is_valid_as_it_is_read(name: str, case: str) -> None:
     form = FORMS[NAMES.index(name)]
     whole = {"type": "object", "properties": {"x": HELD[case][0]}, "required": ["x"], "$defs": {"tree": TREE}}
-    function = FunctionFields(name="f", parameters=whole, strict=True)
+    function = Tool(name="f", parameters=whole, strict=True)
     grammar = calls_grammar([function], form, required=True, several=False, may_think=False)
     for value in WORDS:
         text = called(form, ("f", {"x": value}))
@@ -451,7 +457,7 @@ KEPT_BY = {JSON: set(MORE), PYTHON: set(MORE), BARE: set[str](), TAGGED: {"a pai
 @pytest.mark.parametrize("case", MORE)
 def test_what_a_form_cannot_keep_is_left_to_the_tool_unless_it_is_strict(form: CallSyntax, case: str) -> None:
     schema = {"type": "object", "properties": {"x": MORE[case], "y": {"enum": ["a"]}}, "required": ["y"]}
-    loose, strict = (FunctionFields(name="f", parameters=schema, strict=value) for value in (False, True))
+    loose, strict = (Tool(name="f", parameters=schema, strict=value) for value in (False, True))
     may: Any = {"required": True, "several": False, "may_think": False}
     notices: list[str] = []
     free = calls_grammar([loose], form, **may, on_notice=notices.append)
@@ -475,10 +481,8 @@ def test_values_that_a_form_cannot_write_are_refused_where_there_are_no_others(n
     may: Any = {"required": True, "several": False, "may_think": False}
     schema = {"type": "object", "properties": {"x": {"enum": [f"a{mark}b"]}}, "required": ["x"]}
     with pytest.raises(SettingsError, match="form of calls"):
-        calls_grammar([FunctionFields(name="f", parameters=schema, strict=True)], form, **may)
-    assert takes(
-        calls_grammar([FunctionFields(name="f", parameters=schema)], form, **may), called(form, ("f", {"x": "a"}))
-    )
+        calls_grammar([Tool(name="f", parameters=schema, strict=True)], form, **may)
+    assert takes(calls_grammar([Tool(name="f", parameters=schema)], form, **may), called(form, ("f", {"x": "a"})))
 
 
 def test_several_calls_of_gpt_oss_are_read_however_the_text_is_cut() -> None:
@@ -529,7 +533,7 @@ BAD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_schema_that_is_none_is_left_to_the_tool_or_refused(form: CallSyntax, name: str) -> None:
     may: Any = {"required": True, "several": False, "may_think": False}
-    loose, strict = (FunctionFields(name="f", parameters=BAD[name], strict=value) for value in (False, True))
+    loose, strict = (Tool(name="f", parameters=BAD[name], strict=value) for value in (False, True))
     notices: list[str] = []
     grammar = calls_grammar([loose], form, **may, on_notice=notices.append)
     assert takes(grammar, called(form, ("f", {}))) or name == "references that branch"
