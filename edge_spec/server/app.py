@@ -19,8 +19,7 @@ from starlette.routing import Route
 from edge_spec.memory import Loan
 from edge_spec.model import TextModel
 from edge_spec.server.bodies import ClientGone
-from edge_spec.server.dialect import Dialect
-from edge_spec.server.dialect import Response as Answer
+from edge_spec.server.dialect import Dialect, Writing
 from edge_spec.server.dialects import DIALECTS
 from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.jobs import JobMaker
@@ -98,7 +97,7 @@ def _route(method: str, path: str, endpoint: Endpoint) -> Route:
     return Route(path, answer, methods=[method])
 
 
-async def _write(dialect: Dialect, make: Callable[..., Answer], request: Request) -> Response:
+async def _write(dialect: Dialect, make: Writing, request: Request) -> Response:
     service: Service = request.app.state.service
     deadline = asyncio.get_running_loop().time() + service.settings.timeout_s
     record = record_of(request)
@@ -112,6 +111,9 @@ async def _write(dialect: Dialect, make: Callable[..., Answer], request: Request
             except BaseException:
                 service.queue.leave()
                 raise
+            if isinstance(response, dict):
+                service.queue.leave()
+                return JSONResponse(response)
             work = service.begin(response.job)
     record.summary = lambda: _summary(work, len(response.job.requests[0].notices))
     if response.job.is_stream:

@@ -11,7 +11,7 @@ from edge_spec.server.errors import ApiError
 from edge_spec.server.jobs import Job, JobMaker
 from edge_spec.server.writing import Work
 
-__all__ = ["Dialect", "Response", "json_of", "sse"]
+__all__ = ["Dialect", "Response", "Writing", "json_of", "sse"]
 
 
 class Response(Protocol):
@@ -30,13 +30,17 @@ class Response(Protocol):
         """Return the whole response in JSON, in pieces."""
 
 
+Writing = Callable[[JobMaker, dict[str, Any]], Response | dict[str, Any]]
+"""Makes a response of the body of a request, or JSON where there is nothing to write."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """The addresses of an API.
 
     Attributes:
         begins: what they begin with, where other dialects have others.
-        writes: by path, what makes a response of the body of a request.
+        writes: by path, what makes a response.
         converts: by path, what makes JSON of the body of a request.
         tells: by path, what makes JSON of a name in that path, or of nothing.
         error: makes the body of an error response.
@@ -48,7 +52,7 @@ class Dialect:
     """
 
     begins: str
-    writes: Mapping[str, Callable[[JobMaker, dict[str, Any]], Response]]
+    writes: Mapping[str, Writing]
     converts: Mapping[str, Callable[[JobMaker, dict[str, Any]], Any]] = field(default_factory=dict)
     tells: Mapping[str, Callable[[JobMaker, str | None], Any]] = field(default_factory=dict)
     error: Callable[[ApiError], dict[str, Any]]

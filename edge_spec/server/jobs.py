@@ -295,23 +295,29 @@ class JobMaker:
             )
 
 
-def options_of(given: Mapping[str, Any], arguments: Mapping[str, str]) -> dict[str, Any]:
+def options_of(given: Mapping[str, Any], arguments: Mapping[str, str], place: str = "") -> dict[str, Any]:
     """Return those of the fields of a request that are options of replies.
 
     Args:
         arguments: the names of options by fields.
+        place: what stands before these fields.
 
     Raises:
         ApiError: a value is out of its range.
     """
-    options = {}
+    options: dict[str, Any] = {}
     for name, value in given.items():
         if name not in arguments or value is None:
             continue
         if wanted := REPLY_OPTIONS[arguments[name]].wanted_instead(value):
             shown = json.dumps(value, ensure_ascii=False)[:64]
-            raise ApiError(400, f"{name} is {shown} and must be {wanted.lower()}", code="invalid_value", param=name)
+            param = place + name
+            raise ApiError(400, f"{param} is {shown} and must be {wanted.lower()}", code="invalid_value", param=param)
         options[arguments[name]] = value
+    if isinstance(biases := options.get("logit_bias"), Mapping):
+        if not all(name.isascii() and name.isdecimal() and len(name) < 10 for name in biases):
+            raise bad_value(f"{place}logit_bias", "its names must be token ids")
+        options["logit_bias"] = {int(token): bias for token, bias in biases.items()}
     if options.get("top_p") == 0:
         # OpenAI's way to ask for the best token alone.
         options["top_p"] = sys.float_info.min

@@ -195,7 +195,7 @@ class ChatFields(ReplyFields):
 _ARGUMENTS = {
     option.field: name
     for name, option in REPLY_OPTIONS.items()
-    if option.field is not None and option.field not in CompletionFields.model_fields
+    if option.field is not None and option.field not in CompletionFields.model_fields.keys() - {"logit_bias"}
 }
 """Options of replies that OpenAI's API lacks, by their fields."""
 
@@ -247,10 +247,6 @@ def _options(
 ) -> tuple[dict[str, Any], Names]:
     """Return the options of the replies, and the fields that some of them have come from."""
     options = options_of(body, _ARGUMENTS)
-    if asked.logit_bias:
-        if not all(name.isascii() and name.isdecimal() and len(name) < 10 for name in asked.logit_bias):
-            raise bad_value("logit_bias", "its names must be token ids")
-        options["logit_bias"] = {int(token): bias for token, bias in asked.logit_bias.items()}
     form, field = wanted_format(asked)
     limit = asked.limit(jobs.settings.max_tokens)
     options |= {"max_tokens": limit, "stop": asked.stop, "seed": asked.own_seed, "logprobs": logprobs, **form}

@@ -88,8 +88,10 @@ class Gate:
         if self._key is None:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        known = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key)
-        if scheme.lower() != "bearer" or not known:
+        if scheme.lower() != "bearer":
+            # Anthropic's clients send it so.
+            given = headers.get("x-api-key", "")
+        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key):
             raise ApiError(
                 401,
                 "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
