@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from marked_vocabulary import takes
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
+from pydantic import TypeAdapter
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.events import TokenEvent
@@ -180,6 +181,8 @@ class Written(AsyncIterator[tuple[int, list[TokenEvent], Any]]):
             n_reused=0,
             settings=SimpleNamespace(seed=0),
             identity="bitwise",
+            prompt=(1,),
+            stopped_by=None,
         )
         events = [TokenEvent(id=None, text=text, top={}, drafted_by=None, round=1) for text in texts]
         self._batches = iter([*(([event], None) for event in events), ([], answer)])
@@ -192,21 +195,25 @@ class Written(AsyncIterator[tuple[int, list[TokenEvent], Any]]):
             raise StopAsyncIteration from None
 
 
-def responded(form: CallSyntax, opening: str, pieces: list[bytes], finish_reason: str, *, stream: bool) -> Any:
-    """Return the choice of a response to a client, ids left out; that of a stream as the official client adds it up."""
-    prompts = SimpleNamespace(spelling=lambda token: b"", ends=lambda token: False)
-    model: Any = SimpleNamespace(prompts=prompts, profile=SimpleNamespace(name="it"), speed_up=lambda done: None)
+def responded(
+    form: CallSyntax, opening: str, pieces: list[bytes], finish_reason: str, *, stream: bool, path: str
+) -> str:
+    """Return the response to a client."""
+    prompts = SimpleNamespace(spelling=lambda token: b"", ends=lambda token: False, chat_template="")
+    profile = SimpleNamespace(name="it")
+    model: Any = SimpleNamespace(prompts=prompts, profile=profile, speed_up=lambda done: None, n_ctx=1)
     reading = CallReading(syntax=form, schemas=SCHEMAS)
     request = ReplyRequest(prompt=(1,), settings=SamplerSettings(seed=0), opening=opening, reading=reading)
     settings, job = ServerSettings(name="it"), Job(requests=[request], is_stream=stream)
     jobs: Any = SimpleNamespace(
         model=model, settings=settings, require_name=lambda name: None, chat=lambda *given, **more: job
     )
-    path = "/v1/chat/completions"
     dialect, work = dialect_at(path), cast(Any, Written(pieces, finish_reason))
-    response = dialect.writes[path](jobs, {"messages": [{"role": "user", "content": "Which?"}], "stream": stream})
+    body = {"messages": [{"role": "user", "content": "Which?"}], "stream": stream, "max_tokens": 1}
+    response = dialect.writes[path](jobs, body)
+    assert not isinstance(response, dict)
 
-    async def body() -> bytes:
+    async def content() -> bytes:
         if not stream:
             return b"".join(await response.whole(work))
         sent = list[bytes]()
@@ -219,7 +226,10 @@ def responded(form: CallSyntax, opening: str, pieces: list[bytes], finish_reason
         await events({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
         return b"".join(sent)
 
-    text = asyncio.run(body()).decode()
+    return asyncio.run(content()).decode()
+
+
+def openai_message(text: str, *, stream: bool) -> dict[str, Any]:
     if not stream:
         (choice,) = json.loads(text)["choices"]
     else:
@@ -239,7 +249,78 @@ def responded(form: CallSyntax, opening: str, pieces: list[bytes], finish_reason
     }
 
 
-def test_a_stream_of_the_server_adds_up_to_the_response_that_is_not_streamed(form: CallSyntax) -> None:
+def anthropic_message(text: str, *, stream: bool) -> dict[str, Any]:
+    types = pytest.importorskip("anthropic.types")
+    if stream:
+        of_stream = TypeAdapter(types.RawMessageStreamEvent)
+        for part in text.strip().split("\n\n"):
+            name, data = part.split("\n", 1)
+            event = of_stream.validate_json(data.removeprefix("data: "))
+            assert name == f"event: {event.type}"
+            if event.type == "message_start":
+                message = event.message.model_dump()
+            elif event.type == "content_block_start":
+                assert event.index == len(message["content"])
+                message["content"].append({**event.content_block.model_dump(), "json": ""})
+            elif event.type == "content_block_delta":
+                block, delta = message["content"][event.index], event.delta.model_dump()
+                kind = delta.pop("type")
+                for field, more in delta.items():
+                    block["json" if kind == "input_json_delta" else field] += more
+            elif event.type == "message_delta":
+                message |= event.delta.model_dump(exclude_none=True)
+        assert event.type == "message_stop"
+    else:
+        message = types.Message.model_validate_json(text).model_dump()
+        for block in message["content"]:
+            block["json"] = json.dumps(block.get("input"), ensure_ascii=False)
+    blocks = {kind: [each for each in message["content"] if each["type"] == kind] for kind in ("text", "thinking")}
+    assert all(block["signature"] == "" for block in blocks["thinking"])
+    calls = [(each["name"], each["json"]) for each in message["content"] if each["type"] == "tool_use"]
+    reasons = {"tool_use": "tool_calls", "max_tokens": "length"}
+    return {
+        "content": "".join(block["text"] for block in blocks["text"]),
+        "thought": "".join(block["thinking"] for block in blocks["thinking"]),
+        "calls": whole_calls(calls),
+        "finish_reason": reasons.get(message["stop_reason"], message["stop_reason"]),
+    }
+
+
+def ollama_message(text: str, *, stream: bool) -> dict[str, Any]:
+    kind = pytest.importorskip("ollama").ChatResponse
+    parts = [kind.model_validate_json(line) for line in text.splitlines()]
+    assert (stream or len(parts) == 1) and parts[-1].done
+    calls = [call.function for part in parts for call in part.message.tool_calls or ()]
+    reason = "tool_calls" if calls and parts[-1].done_reason == "stop" else parts[-1].done_reason
+    return {
+        "content": "".join(part.message.content or "" for part in parts),
+        "thought": "".join(part.message.thinking or "" for part in parts),
+        "calls": [(call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in calls],
+        "finish_reason": reason,
+    }
+
+
+def whole_calls(calls: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of some calls whose arguments have been written to their end."""
+    found = []
+    for name, arguments in calls:
+        try:
+            json.loads(arguments)
+        except json.JSONDecodeError:
+            break
+        found.append((name, arguments))
+    return found
+
+
+MESSAGES = {
+    "/v1/chat/completions": openai_message,
+    "/v1/messages": anthropic_message,
+    "/api/chat": ollama_message,
+}
+
+
+@pytest.mark.parametrize("path", MESSAGES)
+def test_a_stream_of_the_server_adds_up_to_the_response_that_is_not_streamed(form: CallSyntax, path: str) -> None:
     opening, text = answered(form)
     raw = text.encode()
     told = expected(form)
@@ -248,10 +329,14 @@ def test_a_stream_of_the_server_adds_up_to_the_response_that_is_not_streamed(for
     bytewise = [raw[n : n + 1] for n in range(len(raw))]
     cases = [(bytewise, "eos"), (bytewise, "length")]
     # What reads the text is tried at each place above.
-    cases += [([raw[:place], raw[place:]], "eos") for place in range(0, len(raw), 3)]
-    cases += [([raw[: place // 2], raw[place // 2 : place]], "length") for place in range(1, len(raw), 3)]
+    step = 3 if path == "/v1/chat/completions" else 11
+    cases += [([raw[:place], raw[place:]], "eos") for place in range(0, len(raw), step)]
+    cases += [([raw[: place // 2], raw[place // 2 : place]], "length") for place in range(1, len(raw), step)]
     for pieces, reason in cases:
-        streamed, at_once = (responded(form, opening, pieces, reason, stream=each) for each in (True, False))
+        streamed, at_once = (
+            MESSAGES[path](responded(form, opening, pieces, reason, stream=each, path=path), stream=each)
+            for each in (True, False)
+        )
         assert streamed == at_once, pieces
         if reason == "eos":
             assert at_once == {**all_of_it, "finish_reason": "tool_calls"}, pieces
