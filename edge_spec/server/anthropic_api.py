@@ -162,14 +162,14 @@ def _tools(asked: CountFields) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 def _template_options(jobs: JobMaker, asked: CountFields, notices: list[str]) -> dict[str, Any]:
     """Return what the chat template is told of thinking; add to the notices what it cannot be told."""
-    thinking, template = asked.thinking, jobs.model.prompts.chat_template or ""
+    thinking = asked.thinking
     if asked.output_config.effort is not None:
         notices.append("output_config.effort: this server does not offer it, and it was ignored")
     if thinking is None or thinking.type == "adaptive":
         return {}
     if thinking.budget_tokens is not None:
         notices.append("thinking.budget_tokens: thoughts have no limit of their own here, and it was ignored")
-    if "enable_thinking" not in template:
+    if not jobs.template_knows("enable_thinking"):
         notices.append("thinking.type: this model's template has no switch for thoughts, and it was ignored")
         return {}
     return {"enable_thinking": thinking.type == "enabled"}

@@ -145,6 +145,10 @@ class JobMaker:
                 param="model",
             )
 
+    def template_knows(self, name: str) -> bool:
+        """Return whether the chat template has a switch of this name."""
+        return name in (self.model.prompts.chat_template or "")
+
     def require_size(self, body: Mapping[str, Any]) -> None:
         """Raise if a request is too large for the context, before anything else is checked.
 

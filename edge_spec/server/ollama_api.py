@@ -175,7 +175,7 @@ def _template_options(jobs: JobMaker, think: bool | str | None, notices: list[st
     name = "reasoning_effort" if isinstance(think, str) else "enable_thinking"
     if think is None:
         return {}
-    if name not in (jobs.model.prompts.chat_template or ""):
+    if not jobs.template_knows(name):
         notices.append("think: this model's template has no such switch, and it was ignored")
         return {}
     return {name: think}

@@ -199,7 +199,7 @@ def responded(
     form: CallSyntax, opening: str, pieces: list[bytes], finish_reason: str, *, stream: bool, path: str
 ) -> str:
     """Return the response to a client."""
-    prompts = SimpleNamespace(spelling=lambda token: b"", ends=lambda token: False, chat_template="")
+    prompts = SimpleNamespace(spelling=lambda token: b"", ends=lambda token: False)
     profile = SimpleNamespace(name="it")
     model: Any = SimpleNamespace(prompts=prompts, profile=profile, speed_up=lambda done: None, n_ctx=1)
     reading = CallReading(syntax=form, schemas=SCHEMAS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -148,6 +148,19 @@ def test_log_probabilities_are_those_of_python(client: Any, model: TextModel, *,
     assert told == [
         (event.logprob, [*event.top.values()]) for event in events if event.id is None or not ends(event.id)
     ]
+
+
+def test_a_stream_that_waits_is_kept_by_white_space(serve: Callable[..., Any]) -> None:
+    served = serve(keep_alive_s=0.02, at_once=1)
+    long = {"messages": QUESTION, "n": 4, "max_tokens": 900, "ignore_eos": True, "stream": True}
+    with httpx2.stream("POST", served.url + "/v1/chat/completions", json=long, timeout=60) as before:
+        lines = before.iter_lines()
+        next(lines)
+        asked = {"model": "demo", "messages": QUESTION, "options": {"num_predict": 2}}
+        with httpx2.stream("POST", served.url + "/api/chat", json=asked, timeout=60) as stream:
+            first, *_, last = stream.iter_lines()
+    assert first.startswith(" ") and json.loads(first)["model"] == "demo"
+    assert json.loads(last)["done"]
 
 
 def test_what_cannot_be_honored_is_told(served: Any) -> None:
