@@ -140,7 +140,7 @@ def _count(jobs: JobMaker, body: dict[str, Any]) -> dict[str, Any]:
 
 def _tools(asked: CountFields) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
     """Return the tools that the model is shown, those that it may call, and whether it has to call one."""
-    tools = []
+    tools: list[dict[str, Any]] = []
     for place, tool in enumerate(asked.tools):
         if tool.type != "custom" or tool.input_schema is None:
             message = (
@@ -285,7 +285,7 @@ class _Response:
         reader, blocks = self.job.reader(0), _Blocks()
         async for _, events, answer in work:
             if not blocks.has_begun:
-                empty = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage(work)}
+                empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage(work)}
                 yield _event("message_start", message={**self._common, **empty})
                 blocks.has_begun = True
             for delta in reader.deltas(events, answer):
