@@ -32,7 +32,7 @@ Cells = npt.NDArray[np.intp]
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 
-_OPERATORS = 12
+_OPERATORS = 13
 """The version of the operators for ONNX Runtime, see ``src/library.c``."""
 
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import Transcription
+from edge_spec.engines.onnx.transcription.fusion import fuse
 from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, number, read_rotary, tensor_blocks
@@ -178,6 +179,7 @@ class _HeadWriter(Writer):
         graph.node("Identity", [x], [HIDDEN])
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
         multiply(graph, self.store, output, "wanted", "logits")
+        fuse(graph)
         return graph
 
 
