@@ -34,6 +34,13 @@ _SCRATCH, _ROWS, _OUT, _CONSTANT = range(4)
 _MORE = 12
 """Numbers of a step that are its own."""
 
+_RUN_WEIGHTS = 32 << 20
+"""So many weights make a run long enough. A decode can be cancelled between two of them, and what they give is kept no
+longer than one of them takes."""
+
+_IN_PLACE = (_ADD, _MULTIPLY, _SCALE, _SIGMOID, _SILU, _GELU, _RELU)
+"""Steps that may write where they read."""
+
 _MS = "com.microsoft"
 
 
@@ -96,7 +103,7 @@ def fuse(graph: Graph, visible: Collection[str] = ()) -> None:
     """Replace runs of a graph's nodes, in place.
 
     Args:
-        visible: arrays that further nodes may use. A run ends where it has computed one.
+        visible: arrays that further nodes may use. A long run ends where it has computed one.
     """
     fusion = _Fusion(graph, visible)
     for node in graph.nodes:
@@ -116,6 +123,7 @@ class _Fusion:
         self._widths = dict(graph.widths)
         self._views = {name: _View(name, 0, width) for name, width in self._widths.items()}
         self._steps: list[_Step] = []
+        self._n_weights = 0
         self._parts: list[Node | list[_Step]] = []
 
     def take(self, node: Node) -> None:
@@ -167,7 +175,8 @@ class _Fusion:
         y = steps[-1].y.whole
         self._make(y, max(step.y.end for step in steps))
         self._steps += steps
-        if y in self._visible:
+        self._n_weights += sum(step.n * step.y.n for step in steps if step.what == _PRODUCT)
+        if y in self._visible and self._n_weights >= _RUN_WEIGHTS:
             self._end_run()
         return True
 
@@ -203,6 +212,7 @@ class _Fusion:
         if self._steps:
             self._parts.append(self._steps)
             self._steps = []
+            self._n_weights = 0
 
 
 def _elementwise(what: int) -> Callable[[_Fusion, Node], bool]:
@@ -216,20 +226,18 @@ def _elementwise(what: int) -> Callable[[_Fusion, Node], bool]:
 
 
 def _of_two(what: int) -> Callable[[_Fusion, Node], bool]:
-    """Of rows and rows, or rows and a constant."""
+    """Of rows and rows, or rows and a constant; one number may stand for as many as the others are."""
 
     def write(fusion: _Fusion, node: Node) -> bool:
-        names = list(node.inputs) if fusion.pieces(node.inputs[0]) is not None else list(node.inputs)[::-1]
-        a, constant = fusion.view(names[0]), fusion.numbers(names[1])
-        if a is None:
+        sides = [(fusion.view(name), fusion.numbers(name), name) for name in node.inputs]
+        sides.sort(key=lambda side: (side[0] is None, -side[0].n if side[0] is not None else 0))
+        (a, _, _), (rows, constant, name) = sides
+        if a is None or (rows is None and constant is None):
             return False
-        y = _View(node.outputs[0], 0, a.n)
-        if constant is None:
-            b = fusion.view(names[1])
-            return b is not None and b.n == a.n and fusion.step(_Step(what, a.n, a, y, b=b))
-        if what == _MULTIPLY and constant.size == 1:
-            return fusion.step(_Step(_SCALE, a.n, a, y, b=names[1]))
-        return constant.size == a.n and fusion.step(_Step(what, a.n, a, y, b=names[1]))
+        n = rows.n if rows is not None else int(np.size(constant))
+        by_one = what == _MULTIPLY and n == 1
+        step = _Step(_SCALE if by_one else what, a.n, a, _View(node.outputs[0], 0, a.n), b=rows or name)
+        return (by_one or n == a.n) and fusion.step(step)
 
     return write
 
@@ -411,30 +419,38 @@ def _numbers(step: _Step, known: Mapping[str, int], read: Sequence[int]) -> list
 
 
 def _scratch(steps: Sequence[_Step], arrays: Collection[str], widths: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield where arrays lie in a row of scratch memory: each where no other one is that is needed while it is.
+    """Yield where arrays lie in a row of scratch memory: each where no other one is that is needed while it is, or over
+    what it is computed from, number by number.
 
     Between products some rows may have taken all steps before others take the first one, so time goes by products and
     attention.
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
+    last_step: dict[str, int] = {}
     now = 0
-    for step in steps:
+    for number, step in enumerate(steps):
         # A product's rows are quantized as the last of the steps before it.
         now += step.what == _ATTEND
         for array in step.arrays:
-            last[array] = now
+            last[array], last_step[array] = now, number
         now += step.what == _PRODUCT
         first.setdefault(step.y.whole, now)
         last[step.y.whole] = now
         now += step.what in (_PRODUCT, _ATTEND)
     placed: dict[str, int] = {}
-    for array in arrays:
+    for number, step in enumerate(steps):
+        array, over = step.y.whole, step.a.whole
+        if array not in arrays or array in placed:
+            continue
         at = 0
-        beside = [each for each in placed if last[each] >= first[array] and first[each] <= last[array]]
-        for each in sorted(beside, key=placed.__getitem__):
-            if at + widths[array] <= placed[each]:
-                break
-            at = max(at, placed[each] + widths[each])
+        if step.what in _IN_PLACE and over in placed and last_step[over] == number and widths[over] == widths[array]:
+            at = placed[over]
+        else:
+            beside = [each for each in placed if last[each] >= first[array] and first[each] <= last[array]]
+            for each in sorted(beside, key=placed.__getitem__):
+                if at + widths[array] <= placed[each]:
+                    break
+                at = max(at, placed[each] + widths[each])
         placed[array] = at
         yield array, at

@@ -18,7 +18,7 @@
  *     ATTEND      as AttendRows of all of a place; n numbers of a row; the inputs with keys, values, cosines, sines, tree,
  *                 query_scales and sinks (-1 for none of the last two); n_head, n_head_kv, head_dim, interleaved, window
  *     NORM, NORM_IN_ORDER   of pieces of n numbers with the weights b; how many pieces; the bits of epsilon, a float
- *     ADD, MULTIPLY         a and b; SCALE: a by the first number of b
+ *     ADD, MULTIPLY         a and b; SCALE: a by one number of b. They and the next may write where they read a
  *     SIGMOID, SILU, GELU, RELU   of a; see rowwise.h
  *     COPY        pieces of n numbers; how many; how far apart they are in a, and where they are written
  *
@@ -139,7 +139,7 @@ static bool fits(const layer *l, const step *s) {
     if (reads_b && !lies_in(l, s->b, s->b_at, of_b))
         return false;
     return lies_in(l, s->y, s->y_at, of_y) && is_written(l, s->y) &&
-           ((s->what != NORM && s->what != NORM_IN_ORDER && s->what != SCALE) || l->places[s->b].kind == CONSTANT);
+           ((s->what != NORM && s->what != NORM_IN_ORDER) || l->places[s->b].kind == CONSTANT);
 }
 
 static OrtStatus *read_product(layer *l, const OrtKernelInfo *info, const step *s, given *g) {
@@ -300,7 +300,7 @@ static void take_row(const call *c, const step *s, size_t row) {
     }
     case ADD: do_->add(a, numbers(c, s->b, s->b_at, row), y, n); break;
     case MULTIPLY: do_->multiply(a, numbers(c, s->b, s->b_at, row), y, n); break;
-    case SCALE: do_->scale(a, *numbers(c, s->b, s->b_at, 0), y, n); break;
+    case SCALE: do_->scale(a, *numbers(c, s->b, s->b_at, row), y, n); break;
     case SIGMOID: do_->sigmoid(a, y, n); break;
     case SILU: do_->silu(a, y, n); break;
     case GELU: do_->gelu(a, y, n); break;
