@@ -8,8 +8,8 @@ of them, so that a few rows cost little more than one. ONNX Runtime uses them as
     GatherRows(ids i64 [...], packed u8 [bytes]) -> f32 [..., n_in]          attributes n_in, n_out
 
 and ``ExpertRows``, which multiplies each row with the experts that it chooses (``src/experts.h``), ``AttendRows``
-(``src/attention.h``), ``ConvolveRows`` (``src/convolution.h``) and ``DeltaRows`` (``src/delta.h``). A graph that
-uses them imports version 1 of that domain, and keeps packed weights as initializers, which ONNX Runtime maps from
+(``src/attention.h``), ``ConvolveRows`` (``src/convolution.h``), ``DeltaRows`` (``src/delta.h``), and ``LayerRows``, which
+is most of a layer in one call (``src/layer_operator.c``). A graph that uses them imports version 1 of that domain, and keeps packed weights as initializers, which ONNX Runtime maps from
 external data. GatherRows reads an embedding from the same packed weights that MatMulRows multiplies with as the output
 layer. The session's options must know the library before the session is made:
 
@@ -48,6 +48,7 @@ __all__ = [
     "GATHER_ROWS",
     "GROUP",
     "KINDS",
+    "LAYER_ROWS",
     "MATMUL_ROWS",
     "NUMBERS",
     "available",
@@ -68,3 +69,4 @@ GATHER_ROWS = "GatherRows"
 EXPERT_ROWS = "ExpertRows"
 CONVOLVE_ROWS = "ConvolveRows"
 DELTA_ROWS = "DeltaRows"
+LAYER_ROWS = "LayerRows"

@@ -28,7 +28,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_spec.engines.onnx.kernels import DOMAIN, NUMBERS
-from edge_spec.engines.onnx.transcription.experts import add_experts
+from edge_spec.engines.onnx.transcription.experts import add_experts, expert_matrices
+from edge_spec.engines.onnx.transcription.fusion import fuse
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import OUTPUT_SCALE, Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
@@ -90,6 +91,8 @@ class Writer:
         if capped:
             graph.node("Tanh", ["products.small"], ["products.bounded"])
             graph.node("Mul", ["products.bounded", self._number("soft_cap", net.soft_cap)], ["logits"])
+        # Heads read what goes into a layer.
+        fuse(graph, {_sum_before(layer) for layer in range(1, net.n_layers)})
         return graph
 
     def _declare(self) -> None:
@@ -155,7 +158,7 @@ class Writer:
         if scale not in net.tensors:
             return x, added
         # Named as the sum that the next layer's norm would begin with.
-        y = f"blk.{layer + 1}.attn_norm.weight.y.sum"
+        y = _sum_before(layer + 1)
         graph.node("Add", [x, added], [f"{scale}.x"])
         graph.node("Mul", [f"{scale}.x", self.vector(scale)], [y])
         return y, ""
@@ -338,6 +341,11 @@ class Writer:
         graph.node("Mul", [hidden, up], [f"{blk}gated{end}"])
         self.products(f"{blk}gated{end}", [down_name], f"{blk}down{end}")
         return self._biased(f"{blk}down{end}", down_name)
+
+
+def _sum_before(layer: int) -> str:
+    """Return the name of what goes into a layer, as the norm that it begins with names its sum."""
+    return f"blk.{layer}.attn_norm.weight.y.sum"
 
 
 def qkv_of(net: Network, layer: int) -> tuple[str, ...]:

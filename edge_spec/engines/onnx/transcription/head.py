@@ -29,6 +29,7 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import GRAPHS, Transcription
+from edge_spec.engines.onnx.transcription.fusion import fuse
 from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
 from edge_spec.engines.onnx.transcription.head_files import is_kept, keep
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
@@ -255,6 +256,7 @@ class _HeadWriter(Writer):
         graph.node("Identity", [normed if self._facts.norm_output else x], [HIDDEN])
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
         multiply(graph, self.store, output, "wanted", "logits")
+        fuse(graph)
         return graph
 
 
