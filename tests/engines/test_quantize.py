@@ -22,7 +22,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "most"), [("Q4_0", "Q4_0"), ("Q4_K_M", "Q4_K"), ("Q8_0", "Q8_0")])
+@pytest.mark.parametrize(
+    ("kind", "most"), [("Q4_K_M", "Q4_K"), *((kind, kind) for kind in ("Q4_0", "Q8_0", "TQ2_0", "Q1_0"))]
+)
 def test_a_model_is_written_in_another_type(
     kind: str, most: str, source: ModelFile, tmp_path: Path, probe_cache: Path
 ) -> None:
