@@ -59,8 +59,13 @@ VERSION = 9
 
 _FACTS = "facts.json"
 
-_GRAPHS = {"model.onnx": False, "half.onnx": True}
-"""The graphs, and whether their cache holds fp16."""
+_GRAPHS = {
+    "model.onnx": (False, False),
+    "half.onnx": (True, False),
+    "model-visible.onnx": (False, True),
+    "half-visible.onnx": (True, True),
+}
+"""The graphs, whether their cache holds fp16, and whether further nodes may use what goes into each layer."""
 
 _PIECE_BYTES = 1 << 20
 
@@ -98,9 +103,13 @@ class Transcription:
         """How many numbers of keys and values all layers store for a token."""
         return sum(2 * n_heads * dim for n_heads, dim in self.heads)
 
-    def graph(self, *, f16: bool) -> Path | bytes:
-        """Return the graph whose cache holds fp16, or else fp32."""
-        return self.folder / next(name for name, half in _GRAPHS.items() if half == f16)
+    def graph(self, *, f16: bool, visible: bool = False) -> Path | bytes:
+        """Return the graph whose cache holds fp16, or else fp32.
+
+        Args:
+            visible: further nodes may use what goes into each layer.
+        """
+        return self.folder / next(name for name, kind in _GRAPHS.items() if kind == (f16, visible))
 
 
 def transcribe(
@@ -225,8 +234,8 @@ def is_whole(folder: Path) -> bool:
 def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[int], None]) -> None:
     with (folder / WEIGHTS).open("wb") as weights:
         store = WeightsFile(weights, progress)
-        for name, f16 in _GRAPHS.items():
-            (folder / name).write_bytes(Writer(network, store, f16=f16).write().serialize())
+        for name, (f16, visible) in _GRAPHS.items():
+            (folder / name).write_bytes(Writer(network, store, f16=f16, visible=visible).write().serialize())
         weights.flush()
         os.fsync(weights.fileno())
         checksum = store.checksum
@@ -288,7 +297,7 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
     if odd is not None:
         raise llama_only(file, f"has heads of {odd} numbers, which edge-spec's attention does not know")
     # The graphs, and what lies beside the matrices.
-    total = (1 << 20) + bias_bytes(network)
+    total = (2 << 20) + bias_bytes(network)
     rows = sum(state.n_own + state.n_row for state in states_of(network) if state.keeps)
     total += len(network.recurrent_layers) * (4096 + 4 * rows)
     for matrix in matrices_of(network):

@@ -36,7 +36,7 @@ from edge_spec.engines.onnx.transcription.per_layer import MODEL_PROJECTION
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
 from edge_spec.engines.onnx.transcription.recurrent import State, declare
 
-__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of", "states_of"]
+__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of", "states_of", "sum_before"]
 
 LANES = 16
 """Cells whose keys lie side by side for our attention."""
@@ -58,12 +58,13 @@ class Writer:
 
     Args:
         f16: whether its cache holds fp16.
+        visible: further nodes may use what goes into each layer.
     """
 
-    def __init__(self, network: Network, store: Weights, *, f16: bool) -> None:
+    def __init__(self, network: Network, store: Weights, *, f16: bool, visible: bool = False) -> None:
         self._net = network
         self.store = store
-        self._f16 = f16
+        self._f16, self._visible = f16, visible
         self.graph = Graph()
 
     def write(self) -> Graph:
@@ -92,8 +93,7 @@ class Writer:
         if capped:
             graph.node("Tanh", ["products.small"], ["products.bounded"])
             graph.node("Mul", ["products.bounded", self._number("soft_cap", net.soft_cap)], ["logits"])
-        # Heads read what goes into a layer.
-        fuse(graph, {_sum_before(layer) for layer in range(1, net.n_layers)})
+        fuse(graph, {sum_before(layer) for layer in range(1, net.n_layers)}, visible=self._visible)
         return graph
 
     def _declare(self) -> None:
@@ -159,7 +159,7 @@ class Writer:
         if scale not in net.tensors:
             return x, added
         # Named as the sum that the next layer's norm would begin with.
-        y = _sum_before(layer + 1)
+        y = sum_before(layer + 1)
         graph.node("Add", [x, added], [f"{scale}.x"])
         graph.node("Mul", [f"{scale}.x", self.vector(scale)], [y])
         return y, ""
@@ -343,7 +343,7 @@ class Writer:
         return self._biased(f"{blk}down{end}", down_name)
 
 
-def _sum_before(layer: int) -> str:
+def sum_before(layer: int) -> str:
     """Return the name of what goes into a layer, as the norm that it begins with names its sum."""
     return f"blk.{layer}.attn_norm.weight.y.sum"
 

@@ -27,7 +27,7 @@ from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.onnx.transcription.fusion import fuse
-from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
+from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of, sum_before
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, number, read_rotary, tensor_blocks
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
@@ -67,7 +67,7 @@ class Head(Transcription):
     tail: bytes
     width: int
 
-    def graph(self, *, f16: bool) -> bytes:
+    def graph(self, *, f16: bool, visible: bool = False) -> bytes:
         path = self.folder / f"{self.name}-{'half' if f16 else 'model'}.onnx"
         graph = _kept(path)
         if graph is None:
@@ -147,7 +147,7 @@ def head_bytes(file: ModelFile) -> int:
 def _side_by_side(layers: Sequence[int]) -> Graph:
     """What goes into some layers, where the target's graph has it: the sum that the first norm of each begins with."""
     graph = Graph()
-    graph.node("Concat", [f"blk.{layer}.attn_norm.weight.y.sum" for layer in layers], [HIDDEN], axis=-1)
+    graph.node("Concat", [sum_before(layer) for layer in layers], [HIDDEN], axis=-1)
     return graph
 
 
