@@ -1,4 +1,4 @@
-"""Laws of fused graphs: few operators whatever the architecture, ends where heads read, and nothing that is not checked."""
+"""Laws of fused graphs: few operators whatever the architecture, runs of a bounded length, tables that are checked."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Fuses nodes: runs of products, attention and what goes from row to row become one operator each.
 
-ONNX Runtime takes some microseconds for every node, and its threads wait in between. So a graph is written node by node,
-and then its runs of nodes that ``LayerRows`` knows (``kernels/src/layer_operator.c``) become one of it each; other nodes
-stay as they are. What becomes of a node is said once, in ``_WRITERS``, for all architectures. All numbers keep their bits.
+ONNX Runtime takes some microseconds for every node, and its threads wait in between. So a graph is written node by
+node, and then its runs of nodes that ``LayerRows`` knows (``kernels/src/layer_operator.c``) become one of it each; other
+nodes stay as they are. What becomes of a node is said once, in ``_WRITERS``, for all architectures. All numbers keep
+their bits.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _MORE = 12
 """Numbers of a step that are its own."""
 
 _RUN_WEIGHTS = 32 << 20
-"""So many weights make a run long enough: what is beside it no longer counts, and a decode can be cancelled between two."""
+"""So many weights make a run long enough: what is beside it no longer counts, and a decode can be cancelled between
+two."""
 
 _IN_PLACE = (_ADD, _MULTIPLY, _SCALE, _SIGMOID, _SILU, _GELU, _RELU)
 """Steps that may write where they read."""
@@ -148,7 +150,9 @@ class _Fusion:
         wanted = set(self._wanted)
         written: list[Node] = []
         for number, part in reversed(list(enumerate(self._parts))):
-            node = part if isinstance(part, Node) else _written(self._graph, f"run.{number}", part, self._widths, wanted)
+            node = part
+            if not isinstance(node, Node):
+                node = _written(self._graph, f"run.{number}", node, self._widths, wanted)
             wanted.update(node.inputs)
             written.append(node)
         return written[::-1]
@@ -362,7 +366,9 @@ _GIVEN_WIDTHS: Mapping[str, Callable[[_Fusion, Node], int]] = {
 """How many numbers the rows have that other operators give."""
 
 
-def _written(graph: Graph, name: str, steps: Sequence[_Step], widths: Mapping[str, int], wanted: Collection[str]) -> Node:
+def _written(
+    graph: Graph, name: str, steps: Sequence[_Step], widths: Mapping[str, int], wanted: Collection[str]
+) -> Node:
     """Return a run as a node.
 
     Args:
