@@ -1,9 +1,9 @@
 """Fuses nodes: runs of products, attention and what goes from row to row become one operator each.
 
 ONNX Runtime takes some microseconds for every node, and its threads wait in between. So a graph is written node by
-node, and then its runs of nodes that ``LayerRows`` knows (``kernels/src/layer_operator.c``) become one of it each; other
-nodes stay as they are. What becomes of a node is said once, in ``_WRITERS``, for all architectures. All numbers keep
-their bits.
+node, and then its runs of nodes that ``LayerRows`` knows (``kernels/src/layer_operator.c``) become one of it each;
+other nodes stay as they are. What becomes of a node is said once, in ``_WRITERS``, for all architectures. All numbers
+keep their bits.
 """
 
 from __future__ import annotations
