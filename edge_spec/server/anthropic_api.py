@@ -285,7 +285,12 @@ class _Response:
         reader, blocks = self.job.reader(0), _Blocks()
         async for _, events, answer in work:
             if not blocks.has_begun:
-                empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage(work)}
+                empty: dict[str, Any] = {
+                    "content": [],
+                    "stop_reason": None,
+                    "stop_sequence": None,
+                    "usage": self._usage(work),
+                }
                 yield _event("message_start", message={**self._common, **empty})
                 blocks.has_begun = True
             for delta in reader.deltas(events, answer):

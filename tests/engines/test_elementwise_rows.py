@@ -23,7 +23,8 @@ WIDTHS = (1, 3, 31, 100, 513, 5633)
 MS = "com.microsoft"
 EPSILON = 1e-6
 FACTOR = np.array(0.22, np.float32)
-FUSED = ["norm", "norm of a sum", "GELU", "SiLU", "sigmoid", "ReLU", "product", "scale", "sum", "bias", "halves", "heads"]
+FUSED = ["norm", "norm of a sum", "GELU", "SiLU", "sigmoid", "ReLU", "product", "scale", "sum", "bias"]
+FUSED += ["halves", "heads"]
 
 
 def added_to(operator: str, graph: Graph, width: int, vector: str) -> None:
@@ -143,7 +144,8 @@ def ratio(x: Array, bound: float, above: list[float], below: list[float]) -> Arr
 
 
 def sigmoid(x: Array) -> Array:
-    above = [4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01]
+    above = [4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03]
+    above += [2.48287947061529e-01]
     below = [6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03]
     return np.clip(
         ratio(x, 18, above, [*below, 1.16817656904453e-01, 9.93151921023180e-01]) + np.float32(0.5),

@@ -1,4 +1,4 @@
-"""Laws of fused graphs: few operators whatever the architecture, ends where heads read, and nothing that is not checked."""
+"""Laws of fused graphs: few operators whatever the architecture, runs of a bounded length, tables that are checked."""
 
 from __future__ import annotations
 
@@ -55,19 +55,20 @@ def layers(n: int, width: int) -> Graph:
     return graph
 
 
-def fused(n: int, width: int) -> list[Node]:
+def fused(n: int, width: int, *, visible: bool) -> list[Node]:
     graph = layers(n, width)
-    fuse(graph, {f"sum.{layer}" for layer in range(1, n)})
+    fuse(graph, {f"sum.{layer}" for layer in range(1, n)}, visible=visible)
     return graph.nodes
 
 
-def test_a_run_spans_layers_up_to_a_bound_and_gives_what_may_be_used() -> None:
-    small, large = fused(8, 512), fused(8, 8192)
-    assert len(small) == 1
-    assert len(large) == 8
-    for nodes in (small, large):
-        given = {name for node in nodes for name in node.outputs}
-        assert {f"sum.{layer}" for layer in range(1, 9)} <= given
+@pytest.mark.parametrize(("width", "n_runs"), [(512, 1), (8192, 8)])
+def test_a_run_spans_layers_up_to_a_bound_and_gives_what_is_visible(width: int, n_runs: int) -> None:
+    sums = {f"sum.{layer}" for layer in range(1, 9)}
+    for visible in (False, True):
+        nodes = fused(8, width, visible=visible)
+        assert len(nodes) == n_runs
+        given = sums & {name for node in nodes for name in node.outputs}
+        assert given == sums if visible or n_runs == len(sums) else given == {"sum.8"}
 
 
 def test_what_is_not_known_stays_as_it_is() -> None:

@@ -98,7 +98,7 @@ class Session(Runner):
         self.features = None
         self._bound.close()
         try:
-            self.extend(tail)
+            self.extend(self._source.graph(f16=self._f16, visible=True), tail)
             computed = np.zeros((len(self.ids), width), np.float32)
             self.features = features = Features(name, self.n_tiles * TILE, computed, coarse=coarse)
         finally:

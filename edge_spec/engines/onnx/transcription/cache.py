@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -60,10 +60,15 @@ VERSION = 9
 
 _FACTS = "facts.json"
 
-GRAPHS = {"model.onnx": False, "half.onnx": True}
-"""The graphs, and whether their cache holds fp16."""
+GRAPHS = {
+    "model.onnx": (False, False),
+    "half.onnx": (True, False),
+    "model-visible.onnx": (False, True),
+    "half-visible.onnx": (True, True),
+}
+"""The graphs, whether their cache holds fp16, and whether further nodes may use what goes into each layer."""
 
-_GRAPHS_BYTES = 1 << 20
+_GRAPHS_BYTES = 2 << 20
 """The graphs, about."""
 
 _PIECE_BYTES = 1 << 20
@@ -102,9 +107,13 @@ class Transcription:
         """How many numbers of keys and values all layers store for a token."""
         return sum(2 * n_heads * dim for n_heads, dim in self.heads)
 
-    def graph(self, *, f16: bool) -> Path | bytes:
-        """Return the graph whose cache holds fp16, or else fp32."""
-        return self.folder / next(name for name, half in GRAPHS.items() if half == f16)
+    def graph(self, *, f16: bool, visible: bool = False) -> Path | bytes:
+        """Return the graph whose cache holds fp16, or else fp32.
+
+        Args:
+            visible: further nodes may use what goes into each layer.
+        """
+        return self.folder / next(name for name, kind in GRAPHS.items() if kind == (f16, visible))
 
 
 def transcribe(
@@ -229,8 +238,8 @@ def is_whole(folder: Path) -> bool:
 def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[int], None]) -> None:
     with (folder / WEIGHTS).open("wb") as weights:
         store = WeightsFile(weights, progress)
-        for name, f16 in GRAPHS.items():
-            (folder / name).write_bytes(Writer(network, store, f16=f16).write().serialize())
+        for name, (f16, visible) in GRAPHS.items():
+            (folder / name).write_bytes(Writer(network, store, f16=f16, visible=visible).write().serialize())
         weights.flush()
         os.fsync(weights.fileno())
         written = store.checksum
@@ -269,9 +278,9 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
     raise OSError(errno.EBUSY, "another process keeps replacing it")
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder: Path, names: Iterable[str] = GRAPHS) -> dict[str, str]:
     """Return a hash of each graph in a folder."""
-    return {name: blake2b((folder / name).read_bytes(), digest_size=16).hexdigest() for name in GRAPHS}
+    return {name: blake2b((folder / name).read_bytes(), digest_size=16).hexdigest() for name in names}
 
 
 def checksum(path: Path) -> int:

@@ -1,8 +1,9 @@
 """Fuses nodes: runs of products, attention and what goes from row to row become one operator each.
 
-ONNX Runtime takes some microseconds for every node, and its threads wait in between. So a graph is written node by node,
-and then its runs of nodes that ``LayerRows`` knows (``kernels/src/layer_operator.c``) become one of it each; other nodes
-stay as they are. What becomes of a node is said once, in ``_WRITERS``, for all architectures. All numbers keep their bits.
+ONNX Runtime takes some microseconds for every node, and its threads wait in between. So a graph is written node by
+node, and then its runs of nodes that ``LayerRows`` knows (``kernels/src/layer_operator.c``) become one of it each;
+other nodes stay as they are. What becomes of a node is said once, in ``_WRITERS``, for all architectures. All numbers
+keep their bits.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _MORE = 13
 """Numbers of a step that are its own."""
 
 _RUN_WEIGHTS = 32 << 20
-"""So many weights make a run long enough. A decode can be cancelled between two of them, and what they give is kept no
-longer than one of them takes."""
+"""So many weights make a run long enough: what is beside it no longer counts, and a decode can be cancelled between
+two."""
 
 _IN_PLACE = (_ADD, _MULTIPLY, _SCALE, _SIGMOID, _SILU, _GELU, _RELU)
 """Steps that may write where they read."""
@@ -99,13 +100,14 @@ class _Step:
         return (self.a.whole, *((self.b.whole,) if isinstance(self.b, _View) else ()))
 
 
-def fuse(graph: Graph, visible: Collection[str] = ()) -> None:
+def fuse(graph: Graph, ends: Collection[str] = (), *, visible: bool = False) -> None:
     """Replace runs of a graph's nodes, in place.
 
     Args:
-        visible: arrays that further nodes may use. A long run ends where it has computed one.
+        ends: arrays of which a run that is long enough computes one last.
+        visible: further nodes may use these arrays, all of them.
     """
-    fusion = _Fusion(graph, visible)
+    fusion = _Fusion(graph, ends, visible=visible)
     for node in graph.nodes:
         fusion.take(node)
     graph.nodes[:] = fusion.nodes()
@@ -117,9 +119,10 @@ def fuse(graph: Graph, visible: Collection[str] = ()) -> None:
 class _Fusion:
     """The fusion of one graph."""
 
-    def __init__(self, graph: Graph, visible: Collection[str]) -> None:
+    def __init__(self, graph: Graph, ends: Collection[str], *, visible: bool) -> None:
         self._graph = graph
-        self._visible = frozenset(visible)
+        self._ends = frozenset(ends)
+        self._wanted = {*graph.outputs, *(ends if visible else ())}
         self._widths = dict(graph.widths)
         self._views = {name: _View(name, 0, width) for name, width in self._widths.items()}
         self._steps: list[_Step] = []
@@ -144,10 +147,12 @@ class _Fusion:
         for name in self._graph.outputs:
             self._make_whole(name)
         self._end_run()
-        wanted = set(self._graph.outputs) | self._visible
+        wanted = set(self._wanted)
         written: list[Node] = []
         for number, part in reversed(list(enumerate(self._parts))):
-            node = part if isinstance(part, Node) else _written(self._graph, f"run.{number}", part, self._widths, wanted)
+            node = part
+            if not isinstance(node, Node):
+                node = _written(self._graph, f"run.{number}", node, self._widths, wanted)
             wanted.update(node.inputs)
             written.append(node)
         return written[::-1]
@@ -176,7 +181,7 @@ class _Fusion:
         self._make(y, max(step.y.end for step in steps))
         self._steps += steps
         self._n_weights += sum(step.n * step.y.n for step in steps if step.what == _PRODUCT)
-        if y in self._visible and self._n_weights >= _RUN_WEIGHTS:
+        if y in self._ends and self._n_weights >= _RUN_WEIGHTS:
             self._end_run()
         return True
 
@@ -363,7 +368,9 @@ _GIVEN_WIDTHS: Mapping[str, Callable[[_Fusion, Node], int]] = {
 """How many numbers the rows have that other operators give."""
 
 
-def _written(graph: Graph, name: str, steps: Sequence[_Step], widths: Mapping[str, int], wanted: Collection[str]) -> Node:
+def _written(
+    graph: Graph, name: str, steps: Sequence[_Step], widths: Mapping[str, int], wanted: Collection[str]
+) -> Node:
     """Return a run as a node.
 
     Args:
@@ -401,7 +408,7 @@ def _written(graph: Graph, name: str, steps: Sequence[_Step], widths: Mapping[st
             graph.constant(f"{name}.places", np.array(places, np.int64)),
             *inputs,
         ),
-        (*outputs, f"{name}.scratch"),
+        tuple(outputs),
         DOMAIN,
     )
 

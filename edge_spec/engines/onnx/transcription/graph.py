@@ -28,14 +28,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_spec.engines.onnx.kernels import DOMAIN, NUMBERS
-from edge_spec.engines.onnx.transcription.experts import add_experts, expert_matrices
+from edge_spec.engines.onnx.transcription.experts import add_experts
 from edge_spec.engines.onnx.transcription.fusion import fuse
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import OUTPUT_SCALE, Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
 from edge_spec.engines.onnx.transcription.recurrent import State, declare
 
-__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "states_of"]
+__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "states_of", "sum_before"]
 
 LANES = NUMBERS["LANES"]
 """Cells whose keys lie side by side for our attention."""
@@ -57,12 +57,13 @@ class Writer:
 
     Args:
         f16: whether its cache holds fp16.
+        visible: further nodes may use what goes into each layer.
     """
 
-    def __init__(self, network: Network, store: Weights, *, f16: bool) -> None:
+    def __init__(self, network: Network, store: Weights, *, f16: bool, visible: bool = False) -> None:
         self._net = network
         self.store = store
-        self._f16 = f16
+        self._f16, self._visible = f16, visible
         self.graph = Graph()
 
     def write(self) -> Graph:
@@ -91,8 +92,9 @@ class Writer:
         if capped:
             graph.node("Tanh", ["products.small"], ["products.bounded"])
             graph.node("Mul", ["products.bounded", self._number("soft_cap", net.soft_cap)], ["logits"])
-        # Heads read what goes into a layer.
-        fuse(graph, {_sum_before(layer) for layer in range(1, net.n_layers)})
+        last = f"{net.kind.output_norm}.weight.y"
+        ends = {*(sum_before(layer) for layer in range(1, net.n_layers)), last, f"{last}.sum"}
+        fuse(graph, ends, visible=self._visible)
         return graph
 
     def _declare(self) -> None:
@@ -158,7 +160,7 @@ class Writer:
         if scale not in net.tensors:
             return x, added
         # Named as the sum that the next layer's norm would begin with.
-        y = _sum_before(layer + 1)
+        y = sum_before(layer + 1)
         graph.node("Add", [x, added], [f"{scale}.x"])
         graph.node("Mul", [f"{scale}.x", self.vector(scale)], [y])
         return y, ""
@@ -343,7 +345,7 @@ class Writer:
         return self._biased(f"{blk}down{end}", down_name)
 
 
-def _sum_before(layer: int) -> str:
+def sum_before(layer: int) -> str:
     """Return the name of what goes into a layer, as the norm that it begins with names its sum."""
     return f"blk.{layer}.attn_norm.weight.y.sum"
 

@@ -28,10 +28,10 @@ import numpy.typing as npt
 
 from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
-from edge_spec.engines.onnx.transcription.cache import GRAPHS, Transcription
+from edge_spec.engines.onnx.transcription.cache import Transcription
 from edge_spec.engines.onnx.transcription.fusion import fuse
-from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
-from edge_spec.engines.onnx.transcription.head_files import is_kept, keep
+from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of, sum_before
+from edge_spec.engines.onnx.transcription.head_files import HEAD_GRAPHS, is_kept, keep
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, number, read_rotary, tensor_blocks
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
@@ -91,14 +91,14 @@ class Head(Transcription):
     width: int
     n_ids: int
 
-    def graph(self, *, f16: bool) -> Path | bytes:
+    def graph(self, *, f16: bool, visible: bool = False) -> Path | bytes:
         folder, tables = self.folder / self.name, cache(self.tables)
 
         def write(store: Weights, half: bool) -> Graph:
             return _HeadWriter(self.network, self.facts, tables(), store, f16=half).write()
 
         if is_kept(folder) or keep(folder, write, self.n_bytes):
-            return folder / next(name for name, half in GRAPHS.items() if half == f16)
+            return folder / next(name for name, half in HEAD_GRAPHS.items() if half == f16)
         return write(_Inline(), f16).serialize()
 
 
@@ -174,7 +174,7 @@ def _side_by_side(layers: Sequence[int], last: str = "") -> Graph:
         last: the name of what goes out of the last one, whose number is that of a layer which does not exist.
     """
     graph, after = Graph(), max(layers)
-    names = [last if last and layer == after else f"blk.{layer}.attn_norm.weight.y.sum" for layer in layers]
+    names = [last if last and layer == after else sum_before(layer) for layer in layers]
     graph.node("Concat", names, [HIDDEN], axis=-1)
     return graph
 

@@ -11,14 +11,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from edge_spec.engines.onnx.transcription.cache import GRAPHS, checksum, digests
+from edge_spec.engines.onnx.transcription.cache import checksum, digests
 from edge_spec.engines.onnx.transcription.cache_folder import new_part, record_whole, remove, was_whole
 from edge_spec.engines.onnx.transcription.matrices import WEIGHTS, Weights, WeightsFile
 from edge_spec.engines.onnx.transcription.proto import Graph
 from edge_spec.errors import BAD_RECORD
 from edge_spec.foreign import read_json
 
-__all__ = ["is_kept", "keep"]
+__all__ = ["HEAD_GRAPHS", "is_kept", "keep"]
+
+HEAD_GRAPHS = {"model.onnx": False, "half.onnx": True}
+"""The graphs of a head, and whether their cache holds fp16."""
 
 _FACTS = "facts.json"
 
@@ -27,7 +30,7 @@ def is_kept(folder: Path) -> bool:
     """Return whether graphs and weights are there as they were written."""
     try:
         facts, weights = read_json(folder / _FACTS), folder / WEIGHTS
-        if facts["graphs"] != digests(folder):
+        if facts["graphs"] != digests(folder, HEAD_GRAPHS):
             return False
         if not was_whole(weights):
             if facts["weights"] != checksum(weights):
@@ -53,9 +56,9 @@ def keep(folder: Path, write: Callable[[Weights, bool], Graph], n_bytes: int) ->
             made.mkdir()
             with (made / WEIGHTS).open("wb") as file:
                 store = WeightsFile(file)
-                for name, f16 in GRAPHS.items():
+                for name, f16 in HEAD_GRAPHS.items():
                     (made / name).write_bytes(write(store, f16).serialize())
-            facts = {"graphs": digests(made), "weights": store.checksum}
+            facts = {"graphs": digests(made, HEAD_GRAPHS), "weights": store.checksum}
             (made / _FACTS).write_text(json.dumps(facts), "utf-8")
             record_whole(made / WEIGHTS)
             if folder.exists():

@@ -1,6 +1,6 @@
 /* A layer, or any other run of steps, as one operator of ONNX Runtime, in the domain edge_spec:
  *
- *     LayerRows(steps i64[n, 20], places i64[m, 3], further inputs ...) -> f32[1, rows, width] ..., scratch f32[numbers]
+ *     LayerRows(steps i64[n, 20], places i64[m, 3], further inputs ...) -> f32[1, rows, width] ...
  *
  * ONNX Runtime takes some microseconds for each operator that it calls, and its threads wait in between: with a call for
  * every step that is a fifth of the time that a small model takes for a token.
@@ -8,8 +8,7 @@
  * A place holds numbers of every row: what it is, a number, and how many numbers a row has. It is scratch memory (the
  * number is how many numbers of a row come before it), an input of rows, an output of rows, or a constant that is the same
  * for all rows (the number of the input or output). Steps and places, constants and weights must be constant inputs; all
- * are checked when the session is made. The last output is scratch memory, which nobody reads: ONNX Runtime gives it to
- * one layer after the other.
+ * are checked when the session is made.
  *
  * A step is 20 numbers: what it does; a place that it reads and where in its rows; another; the place that it writes and
  * where in its rows; n; and twelve more:
@@ -272,6 +271,7 @@ typedef struct {
     OrtKernelContext *context;
     size_t n_rows;
     rows_at *places;
+    void *scratch;
     uint8_t *activations;
     const step *first, *end, *product; /* of the phase: steps from row to row, and a product that comes after them */
     er_team team;
@@ -418,16 +418,15 @@ static OrtStatus *find_places(call *c) {
     }
     if (is_first)
         return refuse(api, "edge_spec.LayerRows: there is no input of rows");
-    const size_t row_bytes = l->scratch_width * sizeof(float) + l->activation_bytes;
-    int64_t dims[1] = {(int64_t)(c->n_rows * row_bytes / sizeof(float))};
-    OrtValue *scratch;
-    void *data;
-    TRY(api->KernelContext_GetOutput(c->context, l->n_outputs, dims, 1, &scratch));
-    TRY(api->GetTensorMutableData(scratch, &data));
-    c->activations = (uint8_t *)((float *)data + c->n_rows * l->scratch_width);
+    /* Not an output: ONNX Runtime keeps those that nobody reads until its run ends. */
+    c->scratch = malloc((c->n_rows + 1) * (l->scratch_width * sizeof(float) + l->activation_bytes));
+    if (c->scratch == NULL)
+        return api->CreateStatus(ORT_FAIL, "edge_spec.LayerRows: out of memory");
+    float *data = c->scratch;
+    c->activations = (uint8_t *)(data + c->n_rows * l->scratch_width);
     for (size_t i = 0; i < l->n_places; i++) {
         if (l->places[i].kind == SCRATCH) {
-            c->places[i].at = (float *)data + c->n_rows * (size_t)l->places[i].number;
+            c->places[i].at = data + c->n_rows * (size_t)l->places[i].number;
         } else if (l->places[i].kind == OUT) {
             int64_t of_rows[3] = {1, (int64_t)c->n_rows, l->places[i].width};
             OrtValue *out;
@@ -453,6 +452,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
         if (status == NULL)
             status = c.status;
     }
+    free(c.scratch);
     if (places != usual)
         free(places);
     return status;
