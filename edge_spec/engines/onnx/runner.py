@@ -79,7 +79,7 @@ class Runner:
         forgets_experts: bool = False,
         external: bool = False,
     ) -> None:
-        self._graph = graph
+        self._loaded_graph = graph
         self._load = partial(_loaded, hint=hint, external=external)
         self._options = partial(_options, n_threads, spin, operators, held_experts, forgets_experts, external)
         self._session: Any = self._load(graph, self._options())
@@ -108,7 +108,7 @@ class Runner:
         try:
             self._session = self._load(graph, self._options(), tail=tail)
         finally:
-            self._session = self._session or self._load(self._graph, self._options())
+            self._session = self._session or self._load(self._loaded_graph, self._options())
 
     def binding(self) -> Any:
         """Return where inputs and outputs of a run are bound to memory."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from edge_spec.engines.onnx.kernels import (
     CONVOLVE_ROWS,
@@ -194,7 +196,7 @@ class _Fusion:
         """Return a row's numbers as they lie."""
         return self._views.get(name)
 
-    def numbers(self, name: str) -> np.ndarray | None:
+    def numbers(self, name: str) -> npt.NDArray[Any] | None:
         """Return a constant."""
         return self._graph.arrays.get(name)
 
@@ -237,9 +239,9 @@ def _of_two(what: int) -> Callable[[_Fusion, Node], bool]:
         sides = [(fusion.view(name), fusion.numbers(name), name) for name in node.inputs]
         sides.sort(key=lambda side: (side[0] is None, -side[0].n if side[0] is not None else 0))
         (a, _, _), (rows, constant, name) = sides
-        if a is None or (rows is None and constant is None):
+        if a is None:
             return False
-        n = rows.n if rows is not None else int(np.size(constant))
+        n = rows.n if rows is not None else constant.size if constant is not None else 0
         by_one = what == _MULTIPLY and n == 1
         step = _Step(_SCALE if by_one else what, a.n, a, _View(node.outputs[0], 0, a.n), b=rows or name)
         return (by_one or n == a.n) and fusion.step(step)
@@ -252,7 +254,9 @@ def _silu(fusion: _Fusion, node: Node) -> bool:
 
 
 def _norm_step(what: int, node: Node, x: _View, weights: str, n: int) -> _Step:
-    bits = int(np.float32(node.attributes["epsilon"]).view(np.uint32))
+    epsilon = node.attributes["epsilon"]
+    assert isinstance(epsilon, float)
+    bits = int(np.float32(epsilon).view(np.uint32))
     return _Step(what, n, x, _View(node.outputs[0], 0, n, x.n // n, n), b=weights, more=(x.n // n, bits))
 
 
