@@ -254,6 +254,7 @@ def test_embeddings_that_are_no_numbers_change_no_text(
         (lambda path: path.with_name("config.json").unlink(), "no readable config.json"),
         (lambda path: path.with_name("config.json").write_text("{"), "is not readable JSON"),
         (lambda path: edit_config(path, hidden_size="x"), "no valid number for hidden_size"),
+        (lambda path: edit_config(path, partial_rotary_factor=1e308), "no valid number for partial_rotary_factor"),
         (lambda path: edit_config(path, num_hidden_layers=2), "no EAGLE-3 head of one layer"),
         (lambda path: edit_config(path, speculators_model_type="peagle"), "no EAGLE-3 head of one layer"),
         (lambda path: edit_config(path, hidden_act="gelu"), "no SiLU"),
