@@ -6,7 +6,6 @@ keep their bytes, under the names that llama.cpp's ``conversion/llama.py`` gives
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -35,6 +34,9 @@ SUFFIX, CONFIG = ".safetensors", "config.json"
 _TYPES = {"F32": "F32", "F16": "F16", "BF16": "BF16", "I64": "I64", "I32": "I32"}
 
 _LENGTH_BYTES = 8
+
+_MOST = 1 << 31
+"""No setting of a head is as large."""
 
 _WHOLE = {
     "fc": "fc",
@@ -113,7 +115,7 @@ def layers_read(path: Path) -> tuple[int, ...] | None:
     listed, more = (own, 0) if own else (nested, 1)
     if not isinstance(listed, list):
         return None
-    return tuple(number + more if type(number) is int else -1 for number in listed)
+    return tuple(number + more if type(number) is int and 0 <= number < _MOST else -1 for number in listed)
 
 
 def _listed(path: Path) -> tuple[Mapping[str, Any], int]:
@@ -202,14 +204,14 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> dict[str, Value]:
     def whole(name: str, default: int | None = None) -> int:
         value = config.get(name, default)
         value = default if value is None else value
-        if type(value) is not int or not 0 < value < 1 << 31:
+        if type(value) is not int or not 0 < value < _MOST:
             raise NotAModel(f"{path.with_name(CONFIG)} has no valid number for {name}", hint="download it again")
         return value
 
     def number(of: Mapping[str, Any], name: str, default: float) -> float:
         value = of.get(name)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
             raise NotAModel(f"{path.with_name(CONFIG)} has no valid number for {name}", hint="download it again")
         return float(value)
 

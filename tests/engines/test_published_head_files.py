@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import edge_spec
 from edge_spec.chat.session import ChatSession
 from edge_spec.cli import main
 from edge_spec.engines.onnx.kernels import available
-from edge_spec.errors import ModelFileError, VocabularyMismatch
+from edge_spec.errors import EdgeSpecError, ModelFileError, VocabularyMismatch
 from edge_spec.loading import plan, possible_modes
 from edge_spec.models import inspect, resolve_family
 
@@ -254,6 +255,7 @@ def test_embeddings_that_are_no_numbers_change_no_text(
         (lambda path: path.with_name("config.json").unlink(), "no readable config.json"),
         (lambda path: path.with_name("config.json").write_text("{"), "is not readable JSON"),
         (lambda path: edit_config(path, hidden_size="x"), "no valid number for hidden_size"),
+        (lambda path: edit_config(path, partial_rotary_factor=1e308), "no valid number for partial_rotary_factor"),
         (lambda path: edit_config(path, num_hidden_layers=2), "no EAGLE-3 head of one layer"),
         (lambda path: edit_config(path, speculators_model_type="peagle"), "no EAGLE-3 head of one layer"),
         (lambda path: edit_config(path, hidden_act="gelu"), "no SiLU"),
@@ -270,6 +272,18 @@ def test_wrong_safetensors_are_refused_by_name(
     change(folder / "model.safetensors")
     with pytest.raises(ModelFileError, match=message):
         edge_spec.load(TARGET.path, draft=folder / "model.safetensors", **GIVEN, cache_dir=probe_cache)
+
+
+def test_without_the_library_safetensors_are_refused_or_passed_over(
+    safetensors_head: Path, target: Path, probe_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(EdgeSpecError, match=r"safetensors is not installed; run: pip install"):
+        edge_spec.load(target, draft=safetensors_head, **GIVEN, cache_dir=probe_cache)
+    shutil.copytree(safetensors_head.parent, target.with_name("eagle3-demo"))
+    with edge_spec.load(target, **GIVEN, cache_dir=probe_cache) as model:
+        assert model.mode == "ngram"
+        assert any("model.safetensors is not used: safetensors is not installed" in note for note in model.notes)
 
 
 @pytest.mark.parametrize("name", ["eagle3-demo.gguf", "Demo-eagle3-Q8_0.gguf", "eagle3-demo/model.safetensors"])
