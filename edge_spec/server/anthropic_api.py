@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from edge_spec.foreign import parse_json
 from edge_spec.generation.options import REPLY_OPTIONS
 from edge_spec.generation.tools.answers import MergedMessage
+from edge_spec.generation.tools.calls import whole_calls
 from edge_spec.generation.tools.functions import NAME
 from edge_spec.server.dialect import Dialect, json_of, sse
 from edge_spec.server.errors import ApiError, Names, bad_value
@@ -143,10 +143,9 @@ def _tools(asked: CountFields) -> tuple[list[dict[str, Any]], list[dict[str, Any
     tools: list[dict[str, Any]] = []
     for place, tool in enumerate(asked.tools):
         if tool.type != "custom" or tool.input_schema is None:
-            message = (
-                f"tools[{place}].type: {json.dumps(tool.type[:32])} needs a server of its own; give only your tools"
-            )
-            raise ApiError(400, message, code="unsupported", param=f"tools[{place}].type")
+            shown, param = json.dumps(tool.type[:32]), f"tools[{place}].type"
+            message = f"{param}: {shown} is not offered here; give tools with an input_schema"
+            raise ApiError(400, message, code="unsupported", param=param)
         values = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
         tools.append({"type": "function", "function": {**values, "strict": tool.strict}})
     choice = asked.tool_choice
@@ -162,17 +161,20 @@ def _tools(asked: CountFields) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 def _template_options(jobs: JobMaker, asked: CountFields, notices: list[str]) -> dict[str, Any]:
     """Return what the chat template is told of thinking; add to the notices what it cannot be told."""
-    thinking = asked.thinking
-    if asked.output_config.effort is not None:
-        notices.append("output_config.effort: this server does not offer it, and it was ignored")
+    effort, thinking, options = asked.output_config.effort, asked.thinking, dict[str, Any]()
+    if effort is not None and jobs.template_knows("reasoning_effort"):
+        options["reasoning_effort"] = effort
+    elif effort is not None:
+        notices.append("output_config.effort: this model's template has no switch for it, and it was ignored")
     if thinking is None or thinking.type == "adaptive":
-        return {}
+        return options
     if thinking.budget_tokens is not None:
         notices.append("thinking.budget_tokens: thoughts have no limit of their own here, and it was ignored")
-    if not jobs.template_knows("enable_thinking"):
+    if jobs.template_knows("enable_thinking"):
+        options["enable_thinking"] = thinking.type == "enabled"
+    else:
         notices.append("thinking.type: this model's template has no switch for thoughts, and it was ignored")
-        return {}
-    return {"enable_thinking": thinking.type == "enabled"}
+    return options
 
 
 def _continues(asked: CountFields) -> bool:
@@ -189,23 +191,24 @@ def _continues(asked: CountFields) -> bool:
 def _messages(asked: CountFields, notices: list[str]) -> list[dict[str, Any]]:
     """Return the messages as Python has them; add to the notices what they cannot say."""
     made: list[dict[str, Any]] = []
-    if asked.system is not None:
+    if asked.system:
         made.append({"role": "system", "content": _text(asked.system, "system")})
     ids: set[str | None] = set()
     for place, message in enumerate(asked.messages):
         param, content = f"messages[{place}].content", message.content
-        is_own = message.role == "assistant"
-        kinds = ("tool_use", "thinking") if is_own else ("tool_result",)
+        kinds = ("tool_use", "thinking") if message.role == "assistant" else ("tool_result",)
         text = _text(content, param, kinds)
-        others = [each for each in content if not isinstance(each, str) and each.type in kinds]
-        if is_own:
+        others = [] if isinstance(content, str) else [block for block in content if block.type in kinds]
+        if message.role == "assistant":
             made.append({"role": "assistant", "content": text, **_said(others, param)})
-            ids |= {block.id for block in others}
+            ids |= {block.id for block in others if block.type == "tool_use"}
             continue
         for block in others:
             if block.tool_use_id not in ids:
-                message_of_error = "no earlier message has a tool_use with this id; send the assistant's message first"
-                raise bad_value(f"{param}.tool_use_id", message_of_error)
+                raise bad_value(
+                    f"{param}.tool_use_id",
+                    "no earlier message has a tool_use with this id; send the assistant's message before the results",
+                )
             if block.is_error:
                 notices.append("is_error: chat templates have no place for it; the result itself has to say it")
             result = _text(block.content or "", f"{param}.content")
@@ -272,26 +275,16 @@ class _Response:
             blocks.append({"type": "thinking", "thinking": message["reasoning_content"], "signature": ""})
         if message["content"]:
             blocks.append({"type": "text", "text": message["content"]})
-        for call in message.get("tool_calls", ()):
-            try:
-                arguments = parse_json(call["function"]["arguments"])
-            except ValueError:
-                # It was cut off.
-                break
-            blocks.append({**_tool_use(call), "input": arguments})
+        for call in whole_calls(message.get("tool_calls", ())):
+            blocks.append({**_tool_use(call.id, call.name), "input": dict(call.arguments)})
         return [json_of({**self._common, "content": blocks, **self._ending(work, has_calls=reader.has_calls)})]
 
     async def chunks(self, work: Work) -> AsyncIterator[bytes]:
         reader, blocks = self.job.reader(0), _Blocks()
         async for _, events, answer in work:
             if not blocks.has_begun:
-                empty: dict[str, Any] = {
-                    "content": [],
-                    "stop_reason": None,
-                    "stop_sequence": None,
-                    "usage": self._usage(work),
-                }
-                yield _event("message_start", message={**self._common, **empty})
+                empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+                yield _event("message_start", message={**self._common, **empty, "usage": self._usage(work)})
                 blocks.has_begun = True
             for delta in reader.deltas(events, answer):
                 for piece in blocks.add(delta):
@@ -314,7 +307,7 @@ class _Response:
             "stop_reason": "tool_use" if has_calls and by in ("eos", "stop") else reason,
             "stop_sequence": answer.stopped_by,
             "usage": self._usage(work),
-            "edge_spec": self.job.facts(self._model, work.answers, work.notices),
+            "edge_spec": {**self.job.facts(self._model, work.answers, work.notices), "ended_by": by},
         }
 
     def _usage(self, work: Work) -> dict[str, Any]:
@@ -348,7 +341,9 @@ class _Blocks:
             yield self._delta(type="text_delta", text=delta["content"])
         for part in delta.get("tool_calls", ()):
             if "id" in part:
-                yield from self._open(f"call {part['index']}", {**_tool_use(part), "input": {}})
+                yield from self._open(
+                    f"call {part['index']}", {**_tool_use(part["id"], part["function"]["name"]), "input": {}}
+                )
             if part["function"]["arguments"]:
                 yield self._delta(type="input_json_delta", partial_json=part["function"]["arguments"])
 
@@ -371,9 +366,8 @@ class _Blocks:
         return _event("content_block_delta", index=self._number, delta=delta)
 
 
-def _tool_use(call: dict[str, Any]) -> dict[str, Any]:
-    name = call["function"]["name"]
-    return {"type": "tool_use", "id": _TOOL_USE + call["id"].removeprefix(_CALL), "name": name}
+def _tool_use(call_id: str, name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": _TOOL_USE + call_id.removeprefix(_CALL), "name": name}
 
 
 def _event(name: str, **values: Any) -> bytes:

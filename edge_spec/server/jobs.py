@@ -22,9 +22,10 @@ from edge_spec.model import TextModel
 from edge_spec.server.errors import ApiError, Names, api_error, bad_value, in_fields, too_long
 from edge_spec.server.settings import ServerSettings
 
-__all__ = ["MAX_CHOICES", "MAX_TOLD", "DeltaReader", "Job", "JobMaker", "options_of"]
+__all__ = ["MAX_CHOICES", "MAX_STOPS", "MAX_TOLD", "DeltaReader", "Job", "JobMaker", "options_of"]
 
 MAX_CHOICES = 128
+MAX_STOPS = 16
 MAX_TOLD = 1 << 20
 """The most log probabilities in a response that is not streamed."""
 
@@ -155,9 +156,12 @@ class JobMaker:
         Raises:
             ApiError: there are too many messages, token ids or biases, or too much text in messages.
         """
-        n_ctx, biases, messages = self.model.n_ctx, body.get("logit_bias"), body.get("messages")
-        if isinstance(biases, dict) and len(biases) > _MAX_BIASES:
-            raise bad_value("logit_bias", f"{len(biases)} biases, and at most {_MAX_BIASES} are taken; leave some out")
+        n_ctx, options, messages = self.model.n_ctx, body.get("options"), body.get("messages")
+        for place, given in {"": body, "options.": options if isinstance(options, dict) else {}}.items():
+            biases = given.get("logit_bias")
+            if isinstance(biases, dict) and len(biases) > _MAX_BIASES:
+                message = f"{len(biases)} biases, and at most {_MAX_BIASES} are taken; leave some out"
+                raise bad_value(f"{place}logit_bias", message)
         prompt = body.get("prompt")
         if isinstance(prompt, list):
             if len(prompt) > MAX_CHOICES and not isinstance(prompt[0], int):
@@ -255,12 +259,16 @@ class JobMaker:
             speculation: how to draft; as the server does if None.
             notices: what else the sender should be told.
         """
-        grammar, schema = options.get("grammar"), options.get("json_schema")
-        if grammar is not None and options.get("tools"):
-            raise bad_value("grammar", "it and tools both say what may be written; give one of them")
-        if grammar is not None and len(grammar) > _MAX_GRAMMAR:
-            n_chars = len(grammar)
-            raise bad_value("grammar", f"{n_chars} characters, and at most {_MAX_GRAMMAR} are read; simplify it")
+        grammar, schema, stop = options.get("grammar"), options.get("json_schema"), options.get("stop")
+        if grammar is not None:
+            place = names.get("grammar", "grammar")
+            if options.get("tools"):
+                raise bad_value(place, "it and tools both say what may be written; give one of them")
+            if isinstance(grammar, str) and len(grammar) > _MAX_GRAMMAR:
+                n_chars = len(grammar)
+                raise bad_value(place, f"{n_chars} characters, and at most {_MAX_GRAMMAR} are read; simplify it")
+        if isinstance(stop, list) and len(stop) > MAX_STOPS:
+            raise bad_value(names.get("stop", "stop"), f"must have at most {MAX_STOPS} items")
         if schema is not None:
             place = names["json_schema"]
             if not isinstance(schema, Mapping):

@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from edge_spec.errors import PromptError
 from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.options import REPLY_OPTIONS
 from edge_spec.generation.thoughts import marks_of
 from edge_spec.generation.tools.answers import MergedMessage
-from edge_spec.generation.tools.calls import ToolCall
+from edge_spec.generation.tools.calls import whole_calls
 from edge_spec.generation.tools.functions import NAME
 from edge_spec.server.dialect import Dialect, Response, json_of
 from edge_spec.server.errors import ApiError, Names, bad_value, unsupported
@@ -133,8 +132,9 @@ def _generate(jobs: JobMaker, body: dict[str, Any]) -> Response | dict[str, Any]
     options, more = _options(jobs, asked, body)
     names = {**_NAMES, "prompt": "prompt"}
     if asked.raw:
-        if asked.system is not None:
-            raise bad_value("system", "a raw prompt is continued as it is; write it into the prompt")
+        for name in ("system", "think"):
+            if body.get(name) is not None:
+                raise bad_value(name, "a raw prompt is continued as it is; write it into the prompt")
         del more["template_options"]
         job = jobs.continuation([asked.prompt], options, names, **more)
     else:
@@ -237,20 +237,20 @@ class _Response:
         return [*told.within({**self._said(message.message()), **self._likelihoods([]), **self._ending(work)})]
 
     async def chunks(self, work: Work) -> AsyncIterator[bytes]:
-        message = MergedMessage()
+        called = MergedMessage()
         async for _, events, answer in work:
-            said: dict[str, Any] = {"content": ""}
+            said = {"content": ""}
             for delta in self._reader.deltas(events, answer):
-                message.add(delta)
+                called.add({name: part for name, part in delta.items() if name == "tool_calls"})
                 for name in delta.keys() - {"tool_calls"}:
                     said[name] = said.get(name, "") + delta[name]
             likely = self._likelihoods(events)
             if said != {"content": ""} or likely.get("logprobs"):
                 yield _line({**self._said(said), **likely, "done": False})
-        calls = message.message().get("tool_calls")
-        if calls:
-            # Their form has no room for arguments in pieces.
-            yield _line({**self._said({"content": "", "tool_calls": calls}), "done": False})
+        # Their form has no room for arguments in pieces.
+        calls = {**called.message(), "content": ""}
+        if "tool_calls" in calls:
+            yield _line({**self._said(calls), "done": False})
         yield _line({**self._said({"content": ""}), **self._ending(work)})
 
     def _said(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -259,8 +259,11 @@ class _Response:
         content = message["content"] or ""
         if not self._is_chat:
             return {**_envelope(self._jobs), "response": content, **thinking}
-        calls = [*map(_call, message.get("tool_calls", ()))]
-        called = {"tool_calls": [call for call in calls if call is not None]} if any(calls) else {}
+        calls = [
+            {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+            for call in whole_calls(message.get("tool_calls", ()))
+        ]
+        called = {"tool_calls": calls} if calls else {}
         return {**_envelope(self._jobs), "message": {"role": "assistant", "content": content, **thinking, **called}}
 
     def _likelihoods(self, events: Sequence[TokenEvent]) -> dict[str, Any]:
@@ -273,7 +276,7 @@ class _Response:
     def _ending(self, work: Work) -> dict[str, Any]:
         """Return why the answer has ended, numbers of tokens, and measured times in nanoseconds."""
         (answer,) = work.answers
-        done = answer.statistics
+        done, facts = answer.statistics, self.job.facts(self._jobs.model, work.answers, work.notices)
         return {
             "done": True,
             "done_reason": "length" if answer.is_cut else "stop",
@@ -284,17 +287,8 @@ class _Response:
             "prompt_eval_duration": _ns(done.prefill_s),
             "eval_count": done.tokens,
             "eval_duration": _ns(done.decode_s),
-            "edge_spec": self.job.facts(self._jobs.model, work.answers, work.notices),
+            "edge_spec": {**facts, "ended_by": answer.finish_reason},
         }
-
-
-def _call(call: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a call as ollama's clients read it; None if it was cut off."""
-    try:
-        made = ToolCall.from_json(call)
-    except PromptError:
-        return None
-    return {"id": made.id, "function": {"name": made.name, "arguments": made.arguments}}
 
 
 def _envelope(jobs: JobMaker) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from edge_spec.sampling import SAMPLER_OPTIONS
 from edge_spec.server.dialect import Dialect, json_of, sse
 from edge_spec.server.errors import ApiError, Names, bad_value, unsupported
 from edge_spec.server.fields import EACH, Fields, parse
-from edge_spec.server.jobs import MAX_CHOICES, Job, JobMaker, options_of
+from edge_spec.server.jobs import MAX_CHOICES, MAX_STOPS, Job, JobMaker, options_of
 from edge_spec.server.tokenizing import detokenized, tokenized
 from edge_spec.server.told import LOWEST, Spelling, Told, likelihoods, with_logprobs
 from edge_spec.server.unknown_fields import notices_of
@@ -38,7 +38,6 @@ _ANY_OBJECT = {"type": "object"}
 _WRAPPER = frozenset(("name", "description", "strict", "schema"))
 """The keys that OpenAI's API puts around a schema."""
 
-_MAX_STOPS = 16
 _MAX_TOP = 20
 
 _UNLIMITED = _DRAWN = -1
@@ -69,7 +68,7 @@ class ReplyFields(Fields):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Limit | None = None
     max_completion_tokens: Limit | None = None
-    stop: str | Annotated[list[str], Field(max_length=_MAX_STOPS), EACH] = Field(default_factory=list)
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS), EACH] = Field(default_factory=list)
     seed: int | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
     response_format: FormatFields | None = None

@@ -351,6 +351,55 @@ _BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"content": "Hello", "add_special": True},
     "/detokenize": {"tokens": [5, 6]},
     "/apply-template": {"messages": [{"role": "user", "content": "Hello"}]},
+    "/v1/messages": {
+        "model": "demo",
+        "max_tokens": 2,
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [
+            {"role": "user", "content": "Hello"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                    {"type": "tool_use", "id": "a", "name": "f", "input": {"b": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "a", "content": "c", "is_error": True}],
+            },
+        ],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 9},
+        "output_config": {"format": {"type": "json_schema", "schema": SCHEMAS["person"]}, "effort": "low"},
+        "stop_sequences": ["x"],
+        "logit_bias": {"5": -1},
+        "stream": True,
+    },
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]},
+    "/api/chat": {
+        "model": "demo",
+        "messages": [
+            {"role": "user", "content": "Hello"},
+            {
+                "role": "assistant",
+                "thinking": "Hm.",
+                "tool_calls": [{"function": {"name": "f", "arguments": {"b": 1}}}],
+            },
+            {"role": "tool", "tool_name": "f", "content": "c"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "format": SCHEMAS["person"],
+        "options": {"num_predict": 2, "seed": 1, "stop": ["x"], "logit_bias": {"5": -1}, "num_ctx": 9},
+        "think": "high",
+        "logprobs": True,
+        "top_logprobs": 2,
+        "keep_alive": "5m",
+        "stream": True,
+    },
+    "/api/generate": {"prompt": "Hello", "system": "Be brief.", "raw": False, "options": {"num_predict": 2}},
+    "/api/show": {"model": "demo", "verbose": True},
 }
 
 

@@ -168,6 +168,16 @@ def test_of_a_text_that_is_cut_nothing_is_told_that_the_whole_one_does_not_say(f
         assert len(calls) <= len(whole["tool_calls"])
 
 
+def test_a_call_that_was_cut_off_is_not_among_those_of_a_reply(form: CallSyntax) -> None:
+    opening, text = answered(form)
+    reading = CallReading(syntax=form, schemas=SCHEMAS)
+    _, whole = reading.message(opening + text, is_cut=False)
+    assert [call.name for call in whole] == [call["name"] for call in expected(form)["tool_calls"]]
+    for place in range(len(text)):
+        _, calls = reading.message(opening + text[:place], is_cut=True)
+        assert calls == whole[: len(calls)], text[:place]
+
+
 class Written(AsyncIterator[tuple[int, list[TokenEvent], Any]]):
     """Work that has been done: an answer of such pieces, and how it has ended."""
 
