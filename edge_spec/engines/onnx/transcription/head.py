@@ -266,4 +266,4 @@ def _rows(tensor: TensorInfo, kept: npt.NDArray[np.int64], name: str) -> Matrix:
             ) from error
     # A block of zeros stands for zeros.
     blocks = np.concatenate([stored, np.zeros((1, stored.shape[1]), np.uint8)])
-    return Matrix(name=name, kind=_TABLE, n_out=len(blocks), n_in=tensor.shape[0], parts=[blocks])
+    return Matrix(name=name, kind=_TABLE, n_out=len(blocks), n_in=tensor.shape[0], parts=lambda: [blocks])
