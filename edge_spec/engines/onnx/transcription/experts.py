@@ -6,11 +6,13 @@ See ``edge_spec/engines/onnx/kernels/src/experts.h``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from edge_spec.engines.onnx.kernels import DOMAIN, EXPERT_ROWS
-from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, group_outputs, packed
+from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, group_outputs, packed
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import Graph
+from edge_spec.models.gguf.header import TensorInfo
 
 __all__ = ["add_experts"]
 
@@ -62,16 +64,21 @@ def _matrices(net: Network, layer: int) -> Iterator[Matrix]:
         fused = net.has_fused_experts(layer) and place < _N_FUSED
         tensor = net.tensors[f"blk.{layer}.{FUSED_EXPERTS if fused else name}.weight"]
         n_in, n_out, n_expert = tensor.shape
-        blocks = tensor_blocks(tensor)
-        parts = [blocks]
-        if fused:
-            n_out = n_ff
-            parts = [blocks[first : first + n_ff] for first in range(place * n_ff, len(blocks), 2 * n_ff)]
         yield Matrix(
             name=f"blk.{layer}.{name}",
             kind=tensor.type_name,
-            n_out=n_expert * group_outputs(n_out),
+            n_out=n_expert * group_outputs(n_ff if fused else n_out),
             n_in=n_in,
-            parts=parts,
+            parts=partial(_parts, tensor, place, n_ff) if fused else partial(_whole, tensor),
             n_expert=n_expert,
         )
+
+
+def _whole(tensor: TensorInfo) -> list[Array]:
+    return [tensor_blocks(tensor)]
+
+
+def _parts(tensor: TensorInfo, place: int, n_ff: int) -> list[Array]:
+    """Return one of two matrices of each expert, which lie by turns."""
+    blocks = tensor_blocks(tensor)
+    return [blocks[first : first + n_ff] for first in range(place * n_ff, len(blocks), _N_FUSED * n_ff)]

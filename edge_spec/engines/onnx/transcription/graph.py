@@ -378,7 +378,7 @@ def matrix_of(net: Network, *names: str) -> Matrix:
         kind=tensors[0].type_name,
         n_out=sum(tensor.n_elements // tensor.shape[0] for tensor in tensors),
         n_in=tensors[0].shape[0],
-        parts=[tensor_blocks(tensor) for tensor in tensors],
+        parts=lambda: [tensor_blocks(tensor) for tensor in tensors],
     )
 
 

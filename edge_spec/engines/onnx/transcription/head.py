@@ -349,7 +349,7 @@ def _tables(file: ModelFile, target: ModelFile) -> tuple[Matrix | None, Matrix]:
             return None, _rounded(output, np.arange(target.n_vocab), "rows of the output")
         blocks = tensor_blocks(output) if ids is None else tensor_blocks(output)[np.argsort(ids)]
         n_in, n_out = output.shape
-        return None, Matrix(name=OUTPUT, kind=output.type_name, n_out=n_out, n_in=n_in, parts=[blocks])
+        return None, Matrix(name=OUTPUT, kind=output.type_name, n_out=n_out, n_in=n_in, parts=lambda: [blocks])
     kept, embedding = np.array(file.trimmed.ids.decode(), np.int64), _tensor_of(TABLE, file, target)
     rows = _rounded(embedding, kept, "rows of embeddings", others=1)
     return rows, rows if output is embedding else _rounded(output, kept, "rows of the output", others=1)
@@ -361,7 +361,7 @@ def _rounded(tensor: TensorInfo, kept: npt.NDArray[np.int64], name: str, *, othe
     portions = [_round(tensor, stored[kept[start : start + _PORTION]]) for start in range(0, len(kept), _PORTION)]
     # A block of zeros stands for zeros.
     blocks = np.concatenate([*portions, np.zeros((others, portions[0].shape[1]), np.uint8)])
-    return Matrix(name=name, kind=_ROUNDED, n_out=len(blocks), n_in=tensor.shape[0], parts=[blocks])
+    return Matrix(name=name, kind=_ROUNDED, n_out=len(blocks), n_in=tensor.shape[0], parts=lambda: [blocks])
 
 
 def _round(tensor: TensorInfo, stored: Any) -> npt.NDArray[np.uint8]:

@@ -51,7 +51,7 @@ class Matrix:
         name: of the whole.
         kind: its type, such as ``Q4_0``.
         n_out: outputs as they are stored: of several experts, whole groups for each.
-        parts: GGUF's blocks of each, mapped from the file, ``[n_out, bytes per row]``.
+        parts: returns GGUF's blocks of each, mapped from the file, ``[n_out, bytes per row]``.
         n_expert: of how many experts it holds the matrices, on top of each other.
     """
 
@@ -59,12 +59,13 @@ class Matrix:
     kind: str
     n_out: int
     n_in: int
-    parts: Sequence[npt.NDArray[np.uint8]]
+    parts: Callable[[], Sequence[npt.NDArray[np.uint8]]]
     n_expert: int = 1
 
     def blocks(self) -> npt.NDArray[np.uint8]:
         """Return all blocks, ``[n_out, bytes per row]``."""
-        blocks = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        parts = self.parts()
+        blocks = parts[0] if len(parts) == 1 else np.concatenate(parts)
         missing = (self.n_out - len(blocks)) // self.n_expert
         if missing:  # zero bytes are zero scales
             by_expert = blocks.reshape(self.n_expert, -1, blocks.shape[1])
