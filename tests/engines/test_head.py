@@ -91,7 +91,7 @@ def test_a_graph_is_made_once_and_again_where_it_is_damaged(
     monkeypatch.setattr("edge_spec.engines.onnx.transcription.head._tables", noted)
     assert engine("onnx").disk_bytes(inspect(head), cache_dir=tmp_path) > 0
     first = opened_files(head, tmp_path)
-    assert sorted(first) == ["facts.json", "half.onnx", "model.onnx", "weights.bin"]
+    assert sorted(first) == ["facts.json", "half.onnx", "model.onnx", "source.json", "weights.bin"]
     assert opened_files(head, tmp_path) == first and len(made) == 1
     assert engine("onnx").disk_bytes(inspect(head), cache_dir=tmp_path) == 0
     (kept,) = (tmp_path / "onnx").glob("*/head-*")

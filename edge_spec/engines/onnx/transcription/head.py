@@ -73,6 +73,7 @@ class Head(Transcription):
 
     Attributes:
         name: of its graphs; changes with the head's file.
+        parts: its files.
         network: of the head.
         facts: of the head.
         tables: returns the embeddings, unless they stay in a file, and the output rows.
@@ -83,6 +84,7 @@ class Head(Transcription):
     """
 
     name: str
+    parts: tuple[Path, ...]
     network: Network
     facts: HeadFacts
     tables: Callable[[], tuple[Matrix | None, Matrix]]
@@ -97,7 +99,7 @@ class Head(Transcription):
         def write(store: Weights, half: bool) -> Graph:
             return _HeadWriter(self.network, self.facts, tables(), store, f16=half).write()
 
-        if is_kept(folder) or keep(folder, write, self.n_bytes):
+        if is_kept(folder, self.parts) or keep(folder, self.parts, write, self.n_bytes):
             return folder / next(name for name, half in HEAD_GRAPHS.items() if half == f16)
         return write(_Inline(), f16).serialize()
 
@@ -126,6 +128,7 @@ def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
         layer_rotary=("all",),
         interleaved=network.kind.interleaved,
         table=None if taught else _tensor_of(TABLE, file, target),
+        parts=file.parts,
         network=network,
         facts=facts,
         tables=lambda: _tables(file, target),
