@@ -51,7 +51,18 @@ def random_weights(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -
         payload[: stored.nbytes] = stored.view(np.uint8)
         return packed
     # The typical size of code - offset, times that of a sub-scale. A unit begins with its f16 scales.
-    size_of = {"Q2": 1.9, "Q3": 2.3, "Q4": 4.6, "Q5": 9.2, "Q6": 18.5, "Q8": 74.0, "IQ": 64.0, "MX": 6.0}[kind[:2]]
+    size_of = {
+        "Q2": 1.9,
+        "Q3": 2.3,
+        "Q4": 4.6,
+        "Q5": 9.2,
+        "Q6": 18.5,
+        "Q8": 74.0,
+        "IQ": 64.0,
+        "MX": 6.0,
+        "TQ": 1.2,
+        "Q1": 1.0,
+    }[kind[:2]]
     size_of *= {"Q2_K": 9, "Q3_K": 74, "Q4_K": 2 * 147, "Q5_K": 2 * 147, "Q6_K": 74, "IQ4_XS": 74}.get(kind, 1)
     size_of *= 2 if kind in ("Q4_1", "Q5_1") else 1
     unit_weights = TYPES[kind].block

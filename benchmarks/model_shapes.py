@@ -125,7 +125,11 @@ SHAPES = {
 }
 """Shapes by name."""
 
-_SCALES = {"Q4_K": slice(0, 4), "Q6_K": slice(-2, None), "Q4_0": slice(0, 2), "Q8_0": slice(0, 2)}
+_SCALES = {
+    "Q4_K": slice(0, 4),
+    **dict.fromkeys(("Q6_K", "TQ1_0", "TQ2_0"), slice(-2, None)),
+    **dict.fromkeys(("Q4_0", "Q8_0", "Q1_0"), slice(0, 2)),
+}
 """Where a block has its 16-bit scales."""
 
 

@@ -160,7 +160,7 @@ def _reading(model: edge_spec.TextModel, options: argparse.Namespace) -> None:
         spent: dict[str, list[float]] = {"together": [], "one long": [], "one by one": []}
         for number in range(options.rounds * _READS):
             texts = [_some_tokens(options.reading, number * 1000 + place) for place in range(n)]
-            many = model.replies(texts, **asked)
+            many = model.replies(model.requests(texts, **asked))
             many.read()
             spent["together"].append(sum(each.statistics.prefill_s for each in many.answers))
             for name, prompts in {"one long": [list(chain(*texts))], "one by one": texts}.items():

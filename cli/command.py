@@ -28,7 +28,7 @@ __all__ = ["main", "root", "verb"]
 _VERBS = {
     "run": "Write a reply to a prompt.",
     "chat": "Chat with a model.",
-    "serve": "Serve a model to OpenAI's clients.",
+    "serve": "Serve a model to clients of OpenAI, Anthropic and ollama.",
     "check": "Compare the tokens of every way to speculate with plain decoding.",
     "bench": "Time every way to speculate against plain decoding.",
     "plan": "Show what would be loaded into a memory budget, and why.",

@@ -17,7 +17,7 @@ from edge_spec.library.description import Description, candidates_for, describe
 from edge_spec.library.stores import name_of
 from edge_spec.memory import format_size
 from edge_spec.models import resolve_family
-from edge_spec.models.heads import head_of, is_own_head
+from edge_spec.models.heads import head_of, is_head
 from edge_spec.sampling import SamplerSettings
 
 __all__ = ["command"]
@@ -97,8 +97,12 @@ def _rows(found: Description) -> list[tuple[str, str]]:
     window = f", of which some layers see the last {file.sliding_window:,}" if file.sliding_window else ""
     rows = [("file", str(file.path)), ("title", file.name), ("architecture", f"{file.architecture}, {size}")]
     if found.head:
-        known = "" if is_own_head(found.file) else ", in a way that is not supported yet"
+        known = "" if is_head(found.file) else ", in a way that is not supported yet"
         rows.append(("kind", f"{found.head}: it reads another model's hidden states{known}"))
+    if file.head is not None and file.trimmed is None:
+        layers = ", ".join(map(str, file.head.layers)) if file.head.layers else "2, half of all, and 3 before the end"
+        drafts = f"{file.head.n_rows:,} of {file.n_vocab:,} tokens" if file.n_vocab else f"{file.head.n_rows:,} tokens"
+        rows.append(("made for", f"a model of width {file.head.width}; reads its layers {layers}; drafts {drafts}"))
     if file.trimmed is not None:
         rows.append(("kind", "a drafter with a part of its target's tokens"))
         made_for = file.trimmed.target

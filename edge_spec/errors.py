@@ -223,11 +223,17 @@ class NoChatTemplate(PromptError):
 
 
 class PromptTooLong(PromptError):
-    """The prompt leaves no room for an answer in the context."""
+    """The prompt leaves no room for an answer in the context.
 
-    def __init__(self, *, n_prompt: int, n_ctx: int) -> None:
+    Attributes:
+        n_prompt, n_ctx: tokens of both.
+        count: how many the prompt has, in words: of a very long text it is only known how many at least.
+    """
+
+    def __init__(self, *, n_prompt: int, n_ctx: int, is_least: bool = False) -> None:
+        self.count = f"at least {n_prompt}" if is_least else str(n_prompt)
         super().__init__(
-            f"the prompt has {n_prompt} tokens, and a context of {n_ctx} has no room for an answer to it",
+            f"the prompt has {self.count} tokens, and a context of {n_ctx} has no room for an answer to it",
             hint=Sentence("shorten the prompt or raise {n_ctx}"),
         )
         self.n_prompt = n_prompt

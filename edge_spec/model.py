@@ -133,10 +133,36 @@ class TextModel(Closing):
         return self.prompts.detokenize(tokens)
 
     def prompt_of(
-        self, prompt: Prompt, *, raw: bool = False, tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_options: Mapping[str, Any] = MappingProxyType({}),
+        answer: bool = True,
+        continues: bool = False,
+        must_fit: bool = False,
     ) -> list[int]:
-        """Token ids of a prompt, a text or messages, as ``generate`` would use it with these tools."""
-        return prompt_tokens(self.prompts, prompt, callable_functions(tools, "auto")[0], raw=raw)
+        """Token ids of a prompt, a text or messages, as ``generate`` would use it with these tools.
+
+        Args:
+            template_options: further names for the chat template, such as ``enable_thinking``.
+            answer: end with what comes before an answer.
+            continues: end within the last message instead, after its text.
+            must_fit: raise ``PromptTooLong`` if the context has no room for it.
+        """
+        functions, _ = callable_functions(tools, "auto")
+        n_ctx = self.n_ctx if must_fit else None
+        return prompt_tokens(
+            self.prompts,
+            prompt,
+            functions,
+            raw=raw,
+            options=template_options,
+            answer=answer,
+            continues=continues,
+            n_ctx=n_ctx,
+        )
 
     def count_tokens(
         self, prompt: Prompt, *, raw: bool = False, tools: Sequence[Mapping[str, Any]] | None = None
@@ -252,10 +278,6 @@ class TextModel(Closing):
         self._requests.settings(asked)
         self._requests.constrained(asked, "")
 
-    def grammar_of(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
-        """Return the grammar that one of them describes, see ``generate``; None if neither is given."""
-        return self._requests.grammar(text, schema)
-
     def reply(
         self,
         tokens: Sequence[int],
@@ -282,20 +304,23 @@ class TextModel(Closing):
         request = self._request(tokens, asked, settings, written=written, drawn=drawn)
         return Reply(self._scheduler, request, next_limit or self._next_limit, context=context, recorder=recorder)
 
-    def replies(
+    def requests(
         self,
         prompts: Iterable[Sequence[int]],
         settings: SamplerSettings | None = None,
-        *,
-        n: int = 1,
-        next_limit: Callable[[], int] | None = None,
         **options: Unpack[ReplyKeywords],
-    ) -> Replies:
-        """Return ``n`` replies to token ids of each prompt, for those who make prompts themselves; see ``reply``."""
+    ) -> list[ReplyRequest]:
+        """Return what replies to token ids of each prompt are asked for, checked, for those who make prompts
+        themselves; see ``reply``."""
         asked = ReplyOptions.of(options)
         settings = settings or self._requests.settings(asked)
-        requests = (self._request(tokens, asked, settings) for tokens in prompts)
-        return self._replies(attempts(requests, n), asked, next_limit)
+        return [self._request(tokens, asked, settings) for tokens in prompts]
+
+    def replies(
+        self, requests: Sequence[ReplyRequest], *, n: int = 1, next_limit: Callable[[], int] | None = None
+    ) -> Replies:
+        """Return ``n`` replies to each of some ``requests``, which share their options; see ``reply``."""
+        return self._replies(attempts(requests, n), requests[0].options, next_limit)
 
     def _replies(
         self,

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from edge_spec.errors import EdgeSpecError, ModelNotFound, NotAModel
 from edge_spec.foreign import read_json
+from edge_spec.models.heads_beside import safetensors_in
 from edge_spec.models.inspection import inspect
 from edge_spec.models.split_files import is_later_part
 
@@ -94,6 +95,8 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
             graph = find_graph(path)
             if ggufs and (graph is None or is_empty(graph)):
                 graph = ggufs[0] if len(ggufs) == 1 else None
+            if graph is None and not ggufs:
+                graph = safetensors_in(path)
             path, found = graph or path, graph is not None
     except (OSError, ValueError):  # no permission, too long, or a zero byte
         found = False

@@ -1,8 +1,9 @@
 """Files that draft from another model's hidden states, and layers of that kind inside a model.
 
 Their architectures are those of llama.cpp: ``eagle3``, ``dflash`` and ``gemma4-assistant``. Layers for several tokens
-at once (MTP) are in the model's own file; their tensors are named ``blk.N.nextn.*``. Of all these edge-spec runs the
-EAGLE-3 heads that ``edge-spec drafter make`` makes, which list the target's tokens that they know.
+at once (MTP) are in the model's own file; their tensors are named ``blk.N.nextn.*``. Of all these edge-spec runs
+EAGLE-3 heads: those that are published, and those that ``edge-spec drafter make`` makes, which list the target's tokens
+that they know.
 """
 
 from __future__ import annotations
@@ -10,21 +11,20 @@ from __future__ import annotations
 import re
 
 from edge_spec.errors import Sentence, UnsupportedModel
-from edge_spec.models.made_for import why_not_for
+from edge_spec.models.head_facts import EAGLE3
+from edge_spec.models.made_for import why_not_for, why_not_read
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
     "EAGLE3",
     "head_layers",
     "head_of",
-    "is_own_head",
+    "is_head",
     "lacking_rows",
     "n_mtp_layers",
     "reads",
     "require_a_model",
 ]
-
-EAGLE3 = "eagle3"
 
 _HEADS = {EAGLE3: "an EAGLE-3 head", "dflash": "a DFlash drafter"}
 _ASSISTANT = "an assistant head"
@@ -36,42 +36,34 @@ def head_of(file: ModelFile) -> str:
     return _ASSISTANT if architecture.endswith("-assistant") else _HEADS.get(architecture, "")
 
 
-def is_own_head(file: ModelFile) -> bool:
+def is_head(file: ModelFile) -> bool:
     """Return whether a file is a head that edge-spec runs."""
-    return file.architecture == EAGLE3 and file.trimmed is not None
+    return file.head is not None
 
 
 def reads(file: ModelFile, model: ModelFile) -> bool:
     """Return whether a file is a head on the hidden states of a model."""
-    return is_own_head(file) and why_not_for(file, model) is None
+    return is_head(file) and why_not_for(file, model) is None
 
 
 def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
-    """Return numbers of the three layers of its target whose input a head reads, from 1 on.
+    """Return numbers of the layers of its target whose input a head reads, from 1 on.
+
+    The number of all layers stands for what goes out of the last one.
 
     Args:
         file: of a head that edge-spec runs.
 
     Raises:
-        UnsupportedModel: it was made for another model, or does not name three layers of this one.
+        UnsupportedModel: it was made for another model, or names layers that this one does not have.
     """
-    why = why_not_for(file, target)
-    if why is None and file.n_embd != target.n_embd:
-        why = f"reads {file.n_embd} numbers of a layer, and {target.path.name} has {target.n_embd}"
-    if why is not None:
-        raise UnsupportedModel(
-            f"{file.path.name} {why}",
-            hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
-        )
-    found = file.trimmed.target_layers if file.trimmed is not None else None
-    listed = tuple(found.decode()) if found is not None and found.length == 3 else ()
-    numbers = tuple(n for n in listed if type(n) is int and 0 < n < target.n_layers)
-    if len(numbers) != 3:
-        raise UnsupportedModel(
-            f"{file.path.name} does not name three layers of {target.path.name}",
-            hint="make the head again (`edge-spec drafter make`)",
-        )
-    return numbers
+    why = why_not_for(file, target) or why_not_read(file, target)
+    if why is None and file.head is not None:
+        return file.head.layers_of(target.n_layers)
+    raise UnsupportedModel(
+        f"{file.path.name} {why}",
+        hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
+    )
 
 
 def lacking_rows(target: ModelFile) -> str:
@@ -92,7 +84,7 @@ def require_a_model(file: ModelFile) -> None:
         UnsupportedModel: it is such a file.
     """
     head = head_of(file)
-    if head and not is_own_head(file):
+    if head and not is_head(file):
         raise UnsupportedModel(
             f"{file.path.name} is {head}: it reads another model's hidden states, which is not supported yet",
             hint=Sentence("use a small model of the same family as {draft}, or make one with `edge-spec drafter make`"),

@@ -1,4 +1,7 @@
-"""Which targets a drafter was made for: all files of one model, however their weights are quantized."""
+"""Which targets a drafter was made for: all files of one model, however their weights are quantized.
+
+Published heads do not name their target. They fit any whose hidden states and vocabulary have the sizes that they read.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from edge_spec.models.gguf.trimmed import (
 )
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["add_target", "why_not_for"]
+__all__ = ["add_target", "why_not_for", "why_not_read"]
 
 
 def why_not_for(drafter: ModelFile, target: ModelFile) -> str | None:
@@ -27,7 +30,9 @@ def why_not_for(drafter: ModelFile, target: ModelFile) -> str | None:
     for the file alone that taught it.
     """
     trimmed, name = drafter.trimmed, target.path.name
-    if trimmed is None or trimmed.teacher == target.fingerprint:
+    if trimmed is None:
+        return why_not_read(drafter, target)
+    if trimmed.teacher == target.fingerprint:
         return None
     if trimmed.of != target.vocabulary.tokens_hash:
         return f"was made for another vocabulary than that of {name}"
@@ -35,6 +40,21 @@ def why_not_for(drafter: ModelFile, target: ModelFile) -> str | None:
         return f"was made for another file than {name}, and does not tell of which model that is"
     found = _shape_of(target)
     return f"was made for {trimmed.target}, and {name} is {found}" if trimmed.target != found else None
+
+
+def why_not_read(drafter: ModelFile, target: ModelFile) -> str | None:
+    """Return why a head cannot read a target, as a clause about it; None if it can, or if the drafter is no head."""
+    head, name = drafter.head, target.path.name
+    if head is None:
+        return None
+    if head.width != target.n_embd:
+        return f"reads {head.width} numbers of a layer, and {name} has {target.n_embd}"
+    if drafter.trimmed is None and drafter.n_vocab not in (0, target.n_vocab):
+        return f"was made for {drafter.n_vocab} tokens, and {name} has {target.n_vocab}"
+    if not head.layers_of(target.n_layers):
+        numbers = ", ".join(map(str, head.layers or ())) or "none"
+        return f"does not name layers of {name}, which has {target.n_layers}, but {numbers}"
+    return None
 
 
 def add_target(writer: Any, kept: Sequence[int], target: ModelFile) -> None:

@@ -11,6 +11,7 @@ from edge_spec.models.gguf.header import TensorInfo
 
 if TYPE_CHECKING:
     from edge_spec.models.gguf.trimmed import TrimmedVocabulary
+    from edge_spec.models.head_facts import HeadFacts
     from edge_spec.models.onnx.signature import PublishedGraph
 from edge_spec.errors import Arguments, Sentence, SettingsError
 from edge_spec.models.gguf.types import KV_TYPES
@@ -42,7 +43,7 @@ class ModelFile:
         experts: how many a layer with experts has, and how many of them a row uses; 0 where there are none.
         n_ctx_train: context it was trained for; 0 if the file does not say.
         n_positions: rows of its table of positions, without which no token is computed; 0 if it has none.
-        n_vocab: columns of a row of logits.
+        n_vocab: columns of a row of logits; of a published head the tokens of its target.
         state_bytes: the states of its recurrent layers, for one text; 0 if it has none. Some architectures have a
             little more.
         latent_attention: keys and values are computed from one cached row, which is stored as a key.
@@ -58,6 +59,7 @@ class ModelFile:
         chat_template: Jinja template of a conversation; None if the file has none.
         graph: inputs and outputs of a published ONNX model; None for a GGUF.
         trimmed: of a drafter that knows only some of its target's tokens; None if it knows all.
+        head: what it reads of its target, of an EAGLE-3 head; None for a model of its own.
         license: as its metadata name it, printable; empty if they do not.
         sampling: the fields of ``SamplerSettings`` that are recommended for it, in their ranges or not; empty if none.
         sampling_by: who recommends them: its author, in the ``file``, or ``edge-spec``, which measured it.
@@ -87,6 +89,7 @@ class ModelFile:
     chat_template: str | None
     graph: PublishedGraph | None = None
     trimmed: TrimmedVocabulary | None = None
+    head: HeadFacts | None = None
     license: str = ""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     sampling_by: str = "file"

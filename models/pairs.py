@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from edge_spec.errors import VocabularyMismatch
 from edge_spec.models.gguf.header import GGUFArray, read_header
 from edge_spec.models.gguf.inspection import token_texts
-from edge_spec.models.heads import head_layers, is_own_head
+from edge_spec.models.heads import is_head
 from edge_spec.models.model_file import ModelFile
 
 if TYPE_CHECKING:
@@ -47,12 +47,18 @@ def check_pair(target: ModelFile, drafter: ModelFile, *, verifier: ModelFile | N
 
     Raises:
         VocabularyMismatch: the message says where they first differ, or what is wrong with the list.
-        UnsupportedModel: a head on another model's hidden states.
+        UnsupportedModel: a head on another model's hidden states, or one that is not whole.
         ModelNotFound, TruncatedModel: a file was changed since it was inspected.
     """
-    kept_tokens(target, drafter)
-    if is_own_head(drafter):
-        head_layers(drafter, verifier or target)
+    lists_tokens = drafter.trimmed is not None
+    if lists_tokens:
+        kept_tokens(target, drafter)
+    if is_head(drafter):
+        from edge_spec.models.head_tensors import require_whole
+
+        require_whole(drafter, verifier or target)
+    if not lists_tokens:
+        kept_tokens(target, drafter)
 
 
 def kept_tokens(target: ModelFile, drafter: ModelFile) -> KeptTokens | None:
@@ -65,6 +71,11 @@ def kept_tokens(target: ModelFile, drafter: ModelFile) -> KeptTokens | None:
     if drafter.trimmed is not None:
         return _listed(target, drafter)
     of_target, of_drafter = target.vocabulary, drafter.vocabulary
+    if is_head(drafter):
+        if of_drafter.n_tokens and of_drafter.tokens_hash != of_target.tokens_hash:
+            # It lists all tokens of its target.
+            _shared(target, drafter)
+        return _drafted(target, drafter)
     if of_target.tokens_hash == of_drafter.tokens_hash and target.n_vocab == drafter.n_vocab:
         return None
     if of_target.kind != of_drafter.kind:
@@ -93,6 +104,15 @@ def _listed(target: ModelFile, drafter: ModelFile) -> KeptTokens:
             f"{drafter.path.name} has no valid list of the target's tokens: {error}",
             hint="make the drafter again, or run without one",
         ) from error
+
+
+def _drafted(target: ModelFile, head: ModelFile) -> KeptTokens | None:
+    """Return the tokens that a published head drafts; None if these are all. It reads all of them."""
+    from edge_spec.models.head_tensors import drafted_tokens
+    from edge_spec.tokens.kept_tokens import KeptTokens
+
+    ids = drafted_tokens(head, target)
+    return None if ids is None else KeptTokens(sorted(ids.tolist()), target.n_vocab, reads_all=True)
 
 
 def _shared(target: ModelFile, drafter: ModelFile) -> KeptTokens:

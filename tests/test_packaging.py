@@ -60,6 +60,7 @@ def test_types_and_models_come_with_the_package() -> None:
     for name in ("family.json", "README.md", "target-q4_0.gguf", "intermediate-q4_0.gguf", "drafter-q4_0.gguf"):
         assert demo.joinpath(name).is_file()
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]
+    assert patterns["edge_spec.engines.onnx.kernels"] == ["src/shared.h"]  # read by both languages
     for path in (ROOT / "models" / "demo").iterdir():
         if path.suffix not in (".py", "") and path.is_file():
             assert any(path.match(pattern) for pattern in patterns["edge_spec.models.demo"]), path
@@ -73,7 +74,7 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert run(code).strip() == "[]"
 
 
-@pytest.mark.parametrize("extra", ["serve", "hub", "llama", "training", "benchmarks"])
+@pytest.mark.parametrize("extra", ["serve", "hub", "heads", "llama", "training", "benchmarks"])
 def test_what_an_extra_brings_can_be_installed_from_anywhere(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"][extra]
     command = how_to_install(extra)
@@ -117,7 +118,8 @@ def test_what_reads_strangers_is_of_versions_that_were_tried() -> None:
     """Parsers of requests, templates and grammars have upper bounds, whichever extra brings them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     every = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
-    for name in ("starlette", "uvicorn", "h11", "jinja2", "llguidance", "llama-cpp-python", "tokenizers"):
+    others = ("llama-cpp-python", "tokenizers", "safetensors")
+    for name in ("starlette", "uvicorn", "h11", "jinja2", "llguidance", *others):
         wanted = [each for each in every if each.split("[")[0].partition(">")[0].partition("<")[0] == name]
         assert any("<" in each and ">=" in each for each in wanted), name
 

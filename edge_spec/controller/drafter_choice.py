@@ -9,10 +9,11 @@ from pathlib import Path
 
 from edge_spec.engines.registry import AUTO, engines, usable
 from edge_spec.engines.registry import engine as engine_of
-from edge_spec.errors import ModelFileError, SettingsError, UnsupportedModel, VocabularyMismatch
+from edge_spec.errors import EdgeSpecError, ModelFileError, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, drafter_of, inspect
 from edge_spec.models.catalogue import shipped_drafters
-from edge_spec.models.heads import is_own_head, reads, require_a_model
+from edge_spec.models.heads import is_head, reads, require_a_model
+from edge_spec.models.heads_beside import heads_beside
 from edge_spec.models.made_drafters import made_drafters
 from edge_spec.models.made_for import why_not_for
 from edge_spec.speculation.modes import Mode
@@ -28,8 +29,9 @@ def own_drafter(
 ) -> tuple[Path | None, str]:
     """Return the default drafter of a model: the chosen one, the one made here, or its family's.
 
-    Else it is one that was made here for another file of the same model, or that comes with edge-spec. Passed over are
-    drafters that were made for another model or cannot be read, and heads of targets that give no hidden states.
+    Else it is a head in a file beside the target, one that was made here for another file of the same model, or one
+    that comes with edge-spec. Passed over are drafters that were made for another model or cannot be read, and heads of
+    targets that give no hidden states.
 
     Args:
         engine: as asked for.
@@ -39,7 +41,7 @@ def own_drafter(
     """
     note = ""
     own = [path for path in (drafter_of(target, engine, read_file), family.draft) if path is not None]
-    for path in chain(own, _made_for(target, read_file)):
+    for path in chain(own, heads_beside(family.target), _made_for(target, read_file)):
         why = _why_passed_over(path, target, engine, read_file)
         if why is None:
             return path, note
@@ -64,16 +66,17 @@ def _why_passed_over(path: Path, target: ModelFile, engine: str, read_file: Read
         file = read_file(path)
         require_a_model(file)
         why = why_not_for(file, target) or _why_not(file, target, engine)
-        if why is None and file.trimmed is not None:
+        if why is None and (file.trimmed is not None or is_head(file)):
             check_pair(target, file)
-    except (ModelFileError, VocabularyMismatch) as error:
+            _require_network(file, engine)
+    except EdgeSpecError as error:
         return error.message
     return why and f"it {why}"
 
 
 def own_intermediate(family: Family, draft: Path | None, read_file: ReadFile = inspect) -> Path | None:
     """Return a family's intermediate model; None if it has none, or if the drafter is a head on another model."""
-    if draft is None or family.intermediate is None or not is_own_head(read_file(draft)):
+    if draft is None or family.intermediate is None or not is_head(read_file(draft)):
         return family.intermediate
     return family.intermediate if reads(read_file(draft), read_file(family.intermediate)) else None
 
@@ -84,7 +87,7 @@ def verifier_of(files: Mapping[str, ModelFile]) -> str:
     With an intermediate model that is this one, but for a head, which drafts for the model that it reads.
     """
     draft, between = files.get("draft"), files.get("intermediate")
-    if draft is None or between is None or (is_own_head(draft) and not reads(draft, between)):
+    if draft is None or between is None or (is_head(draft) and not reads(draft, between)):
         return "target"
     return "intermediate"
 
@@ -115,6 +118,20 @@ def check_head(mode: Mode, files: Mapping[str, ModelFile], target: ModelFile, en
             f"{name} {why}",
             hint="leave the engine to edge-spec, or draft with a small model",
         )
+    _require_network(files["draft"], engine)
+
+
+def _require_network(file: ModelFile, engine: str) -> None:
+    """Raise if a file is a head whose network no engine can express.
+
+    Raises:
+        UnsupportedModel: it is one.
+    """
+    asked = engines() if engine == AUTO else [engine_of(engine)]
+    able = [each for each in usable(asked) if each.why_not(file) is None] if is_head(file) else []
+    reasons = [each.why_not_network(file) for each in able]
+    if reasons and None not in reasons:
+        raise UnsupportedModel(str(reasons[0]), hint="get another head, or draft with a small model")
 
 
 def _why_not(file: ModelFile, target: ModelFile, engine: str) -> str | None:

@@ -22,7 +22,7 @@ from edge_spec.engines.registry import engine as engine_of
 from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import Arguments, Sentence, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
-from edge_spec.models.heads import is_own_head, reads, require_a_model
+from edge_spec.models.heads import is_head, reads, require_a_model
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 
 __all__ = ["Request", "fallbacks", "given_roles", "request_of", "request_of_files"]
@@ -111,7 +111,7 @@ class Request:
             return why
         # A small model drafts for its verifier; a head drafts for the model whose states it reads, if that is loaded.
         draft = self.files["draft"]
-        verifier = verifier_of(self.files) if is_own_head(draft) else "target"
+        verifier = verifier_of(self.files) if is_head(draft) else "target"
         if verifier not in ("target", *mode.needs):
             return f"{draft.path.name} drafts for the {verifier} model only"
         why = engines[verifier].why_not_drafter(draft, self.files[verifier])
@@ -250,7 +250,7 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
     """
     target = read_file(family.target)
     require_a_model(target)
-    if target.trimmed is not None:
+    if target.trimmed is not None or is_head(target):
         raise UnsupportedModel(
             f"{target.path.name} only drafts for the model that it was made for",
             hint=Sentence("give that model, and this file as {draft}"),
@@ -258,7 +258,7 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
     draft, intermediate, engine = asked.draft, asked.intermediate, asked.engine
     own, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
     between = own_intermediate(family, own, read_file) if intermediate is None else resolve(intermediate)
-    if draft is None and own is not None and intermediate is not None and is_own_head(read_file(own)):
+    if draft is None and own is not None and intermediate is not None and is_head(read_file(own)):
         # This head was not requested, and it drafts for the target alone.
         own = own if reads(read_file(own), read_file(resolve(intermediate))) else None
     paths = {"draft": own, "intermediate": between}

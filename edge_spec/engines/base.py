@@ -26,7 +26,7 @@ from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.extras import how_to_install
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile
-from edge_spec.models.heads import is_own_head, lacking_rows
+from edge_spec.models.heads import is_head, lacking_rows
 from edge_spec.speculation.language_model import NumericsProfile
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import Pool
@@ -347,7 +347,14 @@ class Engine(ABC):
 
         None if it may.
         """
-        return lacking_rows(target) if is_own_head(file) and not self.gives_hidden_rows(target) else None
+        return lacking_rows(target) if is_head(file) and not self.gives_hidden_rows(target) else None
+
+    def why_not_network(self, head: ModelFile) -> str | None:
+        """Return why it cannot express the network of a head on hidden states, in a sentence; None if it can.
+
+        Its header is read for that.
+        """
+        return None
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
         """Return names of settings that were given values and change nothing on this engine, sorted."""

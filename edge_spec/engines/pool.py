@@ -54,6 +54,7 @@ class CachedPool(ABC, Generic[P]):
 
     Attributes:
         settings: those that it was opened with.
+        n_ids: how many ids of tokens it reads, which may be more than it has logits of.
     """
 
     _most_paths = sys.maxsize
@@ -62,7 +63,7 @@ class CachedPool(ABC, Generic[P]):
         self, settings: ModelSettings, *, n_vocab: int, profile: NumericsProfile, capabilities: Capabilities
     ) -> None:
         self.settings = settings
-        self.n_vocab, self.n_ctx = n_vocab, settings.n_ctx
+        self.n_vocab, self.n_ids, self.n_ctx = n_vocab, n_vocab, settings.n_ctx
         self.profile, self.capabilities = profile, capabilities
         self.kept: KeptTokens | None = None
 
@@ -73,8 +74,8 @@ class CachedPool(ABC, Generic[P]):
     def trim(self, kept: KeptTokens) -> None:
         """See ``Pool``."""
         smallest, largest = int(kept.own_ids.min()), int(kept.own_ids.max())
-        if smallest < 0 or largest >= self.n_vocab:
-            raise ValueError(f"a model of {self.n_vocab} tokens, and its own id {largest}")
+        if smallest < 0 or largest >= self.n_ids:
+            raise ValueError(f"a model of {self.n_ids} tokens, and its own id {largest}")
         self.kept, self.n_vocab = kept, len(kept)
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any, Self
 from edge_spec.memory.device import cores
 from edge_spec.models import ModelFile
 from edge_spec.models.gguf.types import KV_TYPES
-from edge_spec.models.heads import is_own_head
+from edge_spec.models.heads import is_head
 from edge_spec.options import require_one_of, require_whole
 
 __all__ = ["SMALL_PARAMS", "ModelSettings"]
@@ -90,7 +90,7 @@ class ModelSettings:
         A head has as many as its target. What the target reads in every round pushes its weights out of the processor's
         caches, and two cores bring them back sooner than one.
         """
-        small = file.n_params < SMALL_PARAMS and not is_own_head(file)
+        small = file.n_params < SMALL_PARAMS and not is_head(file)
         n, n_batch = (1, 1) if small else (self.n_threads, self.n_threads_batch)
         chunk = max(self.max_rows, min(self.prefill_chunk, _SMALL_CHUNK))
         mine = replace(self, trees=trees, exact=False, prefill_chunk=chunk, held_experts=0)

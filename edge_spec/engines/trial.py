@@ -79,8 +79,8 @@ class _Tried:
 
     Attributes:
         content: a hash of all that is read.
-        tokenizes: text is also turned into tokens and back. A trimmed drafter never does that: its vocabulary lacks
-            tokens that the library would look for.
+        tokenizes: text is also turned into tokens and back. A trimmed drafter and a head never do that: their
+            vocabularies lack tokens that the library would look for, or are not there.
         readers: what reads it as the engines do that may read it, see ``Engine.reader``.
         libraries: what these stand on, or what reads a ``tokenizer.json``; in which versions.
     """
@@ -105,7 +105,7 @@ class _Tried:
         return cls(
             path,
             content,
-            file.trimmed is None,
+            file.trimmed is None and file.head is None,
             tuple(each.reader for each in reading),
             tuple(f"{name} {installed(name)}" for name in libraries),
         )

@@ -42,7 +42,8 @@ class AnswerKeywords(SamplerKeywords, total=False):
     ignore_eos: Annotated[bool, Option("Never let the model end the reply itself.")]
     seed: Annotated[int | None, Option("Random seed. The reply's `settings` tell it.", shown="random")]
     grammar: Annotated[
-        str | None, Option("Write only what this grammar in GBNF allows. Its rule `root` is the whole reply.")
+        str | None,
+        Option("Write only what this grammar in GBNF allows. Its rule `root` is the whole answer, after its thought."),
     ]
     json_schema: Annotated[
         str | Mapping[str, Any] | None, Option("Write JSON that is valid by this schema.", field=None)

@@ -47,13 +47,17 @@ class PromptBuilder:
         Raises:
             PromptError: it is neither, or the chat template is missing or refuses it.
         """
+        return self.tokenize(self.text_of(prompt, raw=raw))
+
+    def text_of(self, prompt: Prompt, *, raw: bool = False) -> str:
+        """Return the text whose tokens ``tokens_of`` returns."""
         if raw or self.chat_template is None:
             if not isinstance(prompt, str):
                 raise _no_template()
-            return self.tokenize(prompt)
+            return prompt
         if isinstance(prompt, str) and not prompt.strip():
             raise PromptError("the prompt is empty", hint="give some text")
-        return self.tokenize_rendered(self.render(self.messages_of(prompt)))
+        return self.render(self.messages_of(prompt))
 
     def messages_of(self, prompt: Prompt) -> Messages:
         """Return messages; a text is a user's.

@@ -127,7 +127,7 @@ class Reply(Readable[str]):
         parser = self.sequence.parser(again=pieces is not self)
         for piece in pieces:
             yield from parts_of(parser.push(piece))
-        yield from parts_of(parser.finish(is_cut=self.sequence.is_cut))
+        yield from parts_of(parser.finish(is_cut=self.is_cut))
 
     def events(self) -> TokenEvents:
         """Writes the reply like iterating does, token by token, with what is known of each: for ``for`` and
@@ -207,6 +207,16 @@ class Reply(Readable[str]):
         """``None`` while it is written, then ``eos`` (the model ended it), ``stop`` (a stop string), ``length``
         (``max_tokens``), ``context`` (no room), ``memory`` (none left), ``timeout``, ``cancelled`` or ``error``."""
         return self.sequence.finish_reason
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it; None where none did."""
+        return self.sequence.stopped_by
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has ended elsewhere than at an end of its own."""
+        return self.sequence.is_cut
 
     @property
     def statistics(self) -> Statistics:

@@ -171,26 +171,10 @@ class RequestBuilder:
             )
         return settings
 
-    def grammar(self, text: str | None, schema: str | Mapping[str, Any] | None) -> Grammar | None:
-        """Return the grammar that one of them describes, see ``TextModel.generate``; None if neither is given.
-
-        Raises:
-            SettingsError: both are given, one of them is not valid, or the model has no grammars.
-        """
-        if text is None and schema is None:
-            return None
-        if text is not None and schema is not None:
-            raise SettingsError(Sentence("{grammar} and {json_schema} are both given"), hint="give one of them")
-        if self._grammars is None:
-            raise SettingsError("this model does not support grammars", hint="leave the grammar out")
-        if schema is not None:
-            return self._grammars(schema_to_lark(schema))
-        if not isinstance(text, str):
-            raise SettingsError(f"is not a text but {type(text).__name__}", argument="grammar", hint="write it in GBNF")
-        return self._grammars(text if isinstance(text, Lark) else gbnf_to_lark(text))
-
     def constrained(self, options: ReplyOptions, opening: str) -> tuple[Grammar | None, CallReading, Sequence[str]]:
         """Return the grammar of a reply, how its calls are read, and what is to be told of their schemas.
+
+        A grammar is that of the answer: a thought that the prompt has opened comes before it, unless it is ``raw``.
 
         Args:
             opening: what the prompt has written of the reply.
@@ -199,24 +183,29 @@ class RequestBuilder:
             SettingsError: what may be written cannot be kept, or the model has no grammars.
         """
         _, functions = callable_functions(options.tools, options.tool_choice)
-        if not functions:
-            return self.grammar(options.grammar, options.json_schema), CallReading(), ()
-        if options.grammar is not None:
+        if functions and options.grammar is not None:
             raise SettingsError(Sentence("{grammar} and {tools} are both given"), hint="give one of them")
+        lark, reading = _lark(options.grammar, options.json_schema), CallReading()
+        notices: Sequence[str] = ()
+        if lark is None and not functions:
+            return None, reading, notices
+        if functions or not options.raw:
+            lark, reading, notices = self._constraints(
+                json.dumps([asdict(function) for function in functions]),
+                lark,
+                opening,
+                required=options.tool_choice != "auto",
+                several=options.parallel_tool_calls,
+            )
         if self._grammars is None:
-            raise SettingsError("this model does not support tools", hint=Sentence("leave {tools} out"))
-        schema = options.json_schema
-        lark, reading, notices = self._constraints(
-            json.dumps([asdict(function) for function in functions]),
-            json.dumps(dict(schema)) if isinstance(schema, Mapping) else schema,
-            opening,
-            required=options.tool_choice != "auto",
-            several=options.parallel_tool_calls,
-        )
+            what, hint = (
+                ("tools", Sentence("leave {tools} out")) if functions else ("grammars", "leave the grammar out")
+            )
+            raise SettingsError(f"this model does not support {what}", hint=hint)
         return self._grammars(lark), reading, notices
 
     def _constraint(
-        self, functions: str, schema: str | None, opening: str, *, required: bool, several: bool
+        self, functions: str, answer: Lark | None, opening: str, *, required: bool, several: bool
     ) -> tuple[Lark, CallReading, Sequence[str]]:
         """Return the grammar of a reply that may call functions, how its calls are read, and what is to be told."""
         made, notices = [Tool(**values) for values in json.loads(functions)], list[str]()
@@ -228,12 +217,13 @@ class RequestBuilder:
             opening=opening,
             required=required,
             several=several,
-            answer=schema_to_lark(schema) if schema is not None else None,
+            answer=answer,
             on_notice=notices.append,
         )
         assert lark is not None
         schemas = {function.name: schema_of(function) for function in made}
-        return lark, CallReading(syntax=syntax, schemas=schemas, alone=schema is not None), tuple(notices)
+        reading = CallReading(syntax=syntax, schemas=schemas, alone=answer is not None) if made else CallReading()
+        return lark, reading, tuple(notices)
 
     def breakers(self, settings: SamplerSettings) -> Breakers | None:
         """Return what the DRY sampler does not look beyond; None where it is off."""
@@ -248,3 +238,16 @@ class RequestBuilder:
     def _find_breakers(self, strings: tuple[str, ...]) -> Breakers:
         names = map(self._tokenizer.name, range(self._n_vocab))
         return find_breakers(strings, names, lambda text: self._tokenizer.tokenize(text, add_special=False))
+
+
+def _lark(text: str | None, schema: str | Mapping[str, Any] | None) -> Lark | None:
+    """Return the grammar that one of them describes, see ``TextModel.generate``; None if neither is given."""
+    if text is None and schema is None:
+        return None
+    if text is not None and schema is not None:
+        raise SettingsError(Sentence("{grammar} and {json_schema} are both given"), hint="give one of them")
+    if schema is not None:
+        return schema_to_lark(schema)
+    if not isinstance(text, str):
+        raise SettingsError(f"is not a text but {type(text).__name__}", argument="grammar", hint="write it in GBNF")
+    return text if isinstance(text, Lark) else gbnf_to_lark(text)

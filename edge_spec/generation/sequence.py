@@ -468,6 +468,11 @@ class Sequence:
         request = self.request
         return request.reading.message(self.content, is_cut=self.is_cut, call_id=request.call_id)
 
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that has ended it."""
+        return self._stream.stopped_by if self.finish_reason == "stop" else None
+
     def hand_out(self) -> str:
         """Hand out the text that has been taken; empty if there is none."""
         with self._lock:

@@ -34,16 +34,24 @@ class TextStream:
     Args:
         stop: strings that end the text; what precedes the first one to be completed is kept, it and all after
             it are not.
+
+    Attributes:
+        stopped_by: the one that came first.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
-        self.stopped = False
+        self.stopped_by: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string came."""
+        return self.stopped_by is not None
 
     def push(self, piece: bytes) -> str:
-        """Add a token's bytes; returns the text that is certain now. ``stopped`` tells if a stop string came."""
+        """Add a token's bytes; returns the text that is certain now."""
         return self._release(self._decoder.decode(piece))
 
     def finish(self) -> str:
@@ -59,8 +67,8 @@ class TextStream:
         self._held += text
         ends = [(self._held.find(stop), stop) for stop in self._stop if stop in self._held]
         if ends:
-            self.stopped = True
-            text, self._held = self._held[: min(ends)[0]], ""
+            place, self.stopped_by = min(ends)
+            text, self._held = self._held[:place], ""
             return text
         n = max((overlap(self._held, stop) for stop in self._stop), default=0)
         text = self._held[: len(self._held) - n]

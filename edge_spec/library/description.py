@@ -13,7 +13,8 @@ from edge_spec.errors import EdgeSpecError
 from edge_spec.library.stores import all_targets
 from edge_spec.models import Family, ModelFile, check_pair, inspect
 from edge_spec.models.catalogue import shipped_drafters
-from edge_spec.models.heads import head_of, is_own_head, n_mtp_layers
+from edge_spec.models.heads import head_of, is_head, n_mtp_layers
+from edge_spec.models.heads_beside import heads_beside
 from edge_spec.models.made_drafters import Choice, choices, made_drafters
 from edge_spec.models.split_files import is_gguf
 
@@ -62,8 +63,9 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
     """
     file = inspect(path)
     head = head_of(file)
-    trimmed = "it only drafts for the model that it was made for" if file.trimmed is not None else None
-    refused = f"it is {head}" if head and not is_own_head(file) else trimmed
+    trimmed = file.trimmed is not None or is_head(file)
+    only_drafts = "it only drafts for the model that it was made for" if trimmed else None
+    refused = f"it is {head}" if head and not is_head(file) else only_drafts
     obstacles = {each.name: refused or _obstacle(each, file) for each in engines()}
     able = [each for each in engines() if obstacles[each.name] is None]
     written = {each.name: each.disk_bytes(file, cache_dir=None) for each in able}
@@ -102,7 +104,7 @@ def candidates_for(family: Family, models: Path, environment: Mapping[str, str])
     target = inspect(family.target)
     chosen = [choice.path for choice in choices(target)]
     near = [family.draft, family.intermediate, *chosen, *made_drafters(), *shipped_drafters()]
-    beside = sorted(filter(is_gguf, family.target.parent.iterdir()))
+    beside = [*sorted(filter(is_gguf, family.target.parent.iterdir())), *heads_beside(family.target)]
     found = [*(path for path in near if path is not None), *beside, *all_targets(models, environment)]
     return [path for path in found if path != family.target]
 
@@ -113,7 +115,7 @@ def drafters_for(target: ModelFile, candidates: Iterable[Path]) -> list[ModelFil
     for path in candidates:
         try:
             file = inspect(path)
-            if file.weight_bytes > target.weight_bytes * _LARGEST_SHARE or (head_of(file) and not is_own_head(file)):
+            if file.weight_bytes > target.weight_bytes * _LARGEST_SHARE or (head_of(file) and not is_head(file)):
                 continue
             check_pair(target, file)
         except (EdgeSpecError, OSError):

@@ -32,6 +32,10 @@ _TYPES = {
     "Q4_K_M": ("Q4_K", "Q6_K", "Q6_K"),
     "Q8_0": ("Q8_0", "Q8_0", "Q8_0"),
     "MXFP4": ("Q8_0", "Q8_0", "Q8_0"),
+    "Q1_0": ("Q1_0", "Q1_0", "Q1_0"),
+    "Q2_0": ("Q2_0", "Q2_0", "Q6_K"),
+    "TQ1_0": ("TQ1_0", "TQ1_0", "Q6_K"),
+    "TQ2_0": ("TQ2_0", "TQ2_0", "Q6_K"),
 }
 """By quantization in a file's name: the types of matrices of layers, of half of the feed-forward outputs, and of the
 output matrix. As in ``llama_tensor_get_type`` of llama.cpp's ``llama-quant.cpp``."""
@@ -39,7 +43,7 @@ output matrix. As in ``llama_tensor_get_type`` of llama.cpp's ``llama-quant.cpp`
 _EXPERTS = {"MXFP4": "MXFP4"}
 """The same for matrices of experts, if they have another type."""
 
-_OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
+_OTHERWISE = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"} | dict.fromkeys(("Q2_0", "TQ1_0", "TQ2_0"), "Q4_0")
 """The type that quantizers use instead if a row is not a multiple of a type's blocks."""
 
 _SCORED = ("gemma3",)

@@ -22,8 +22,8 @@ from edge_spec.foreign import read_toml
 __all__ = ["ROLES", "Source", "Wanted", "drafter_like", "read_catalogue", "wanted"]
 
 ROLES = ("target", "intermediate", "draft")
-_PREFERRED = ("Q4_0", "Q4_K_M", "Q4_K_S", "IQ4_NL", "Q4_1", "Q5_K_M", "Q8_0")
-"""Quantizations in order of preference, for requests that name none."""
+_PREFERRED = ("Q4_0", "Q4_K_M", "Q4_K_S", "IQ4_NL", "Q4_1", "Q5_K_M", "Q8_0", "Q1_0", "Q2_0", "TQ2_0", "TQ1_0")
+"""Quantizations in order of preference, for requests that name none; models trained in few values have the last."""
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _REVISION = "main"

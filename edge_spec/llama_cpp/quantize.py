@@ -22,7 +22,7 @@ _PREFIX = "LLAMA_FTYPE_MOSTLY_"
 _NEEDS_MATRIX = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S"})
 """llama.cpp refuses these without a matrix of importance, or writes what nobody wants."""
 
-_UNWEIGHTED = frozenset({"MXFP4_MOE", "NVFP4", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"})
+_UNWEIGHTED = frozenset({"MXFP4_MOE", "NVFP4"})
 """For models that were trained for them."""
 
 _DONE = re.compile(r"\[ *(\d+)/ *(\d+)\]")

@@ -1,1 +1,1 @@
-"""Serves a model to OpenAI's clients over HTTP. The extra ``serve`` brings the libraries that it needs."""
+"""Serves a model to clients of OpenAI, Anthropic and ollama over HTTP. Needs the extra ``serve``."""

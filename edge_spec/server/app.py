@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from edge_spec.memory import Loan
 from edge_spec.model import TextModel
-from edge_spec.sampling import SAMPLER_OPTIONS
-from edge_spec.server.answering import chunks, whole
 from edge_spec.server.bodies import ClientGone
+from edge_spec.server.dialect import Dialect, Writing
+from edge_spec.server.dialects import DIALECTS
 from edge_spec.server.errors import ApiError, api_error
-from edge_spec.server.fields import ChatFields, CompletionFields
+from edge_spec.server.jobs import JobMaker
 from edge_spec.server.metrics import CONTENT_TYPE
 from edge_spec.server.pages import page_routes
 from edge_spec.server.paths import UsualPaths
@@ -30,8 +30,7 @@ from edge_spec.server.request_log import GONE, RequestLog, record_of, refused
 from edge_spec.server.security import Gate
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
-from edge_spec.server.streaming import EventStream, JsonPieces, unless_gone
-from edge_spec.server.tokenizing import detokenized, tokenized
+from edge_spec.server.streaming import JsonPieces, PieceStream, unless_gone
 from edge_spec.server.writing import Work
 
 __all__ = ["make_app"]
@@ -57,17 +56,11 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
         finally:
             await service.close()
 
-    routes = [
-        _route("POST", "/v1/chat/completions", partial(_write, kind=ChatFields)),
-        _route("POST", "/v1/completions", partial(_write, kind=CompletionFields)),
-        _route("POST", "/tokenize", partial(_convert, make=tokenized)),
-        _route("POST", "/detokenize", partial(_convert, make=detokenized)),
-        _route("GET", "/v1/models", _models),
-        _route("GET", "/v1/models/{name:path}", _model),
-        _route("GET", "/health", _health),
-        _route("GET", "/metrics", _metrics),
-        *page_routes(),
-    ]
+    routes = [_route("GET", "/health", _health), _route("GET", "/metrics", _metrics), *page_routes()]
+    for dialect in DIALECTS:
+        routes += [_route("POST", path, partial(_write, dialect, make)) for path, make in dialect.writes.items()]
+        routes += [_route("POST", path, partial(_convert, make)) for path, make in dialect.converts.items()]
+        routes += [_route("GET", path, partial(_tell, make)) for path, make in dialect.tells.items()]
     paths = [route.path for route in routes]
     middleware = [Middleware(UsualPaths, paths=paths), Middleware(RequestLog, paths=paths)]
     if settings.allowed_origins:
@@ -87,7 +80,7 @@ def make_app(model: TextModel, settings: ServerSettings, on_start: Callable[[Ser
 
 
 def _route(method: str, path: str, endpoint: Endpoint) -> Route:
-    """Return a route whose errors have OpenAI's form."""
+    """Return a route whose errors have the form of its dialect."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -104,7 +97,7 @@ def _route(method: str, path: str, endpoint: Endpoint) -> Route:
     return Route(path, answer, methods=[method])
 
 
-async def _write(request: Request, kind: type[ChatFields] | type[CompletionFields]) -> Response:
+async def _write(dialect: Dialect, make: Writing, request: Request) -> Response:
     service: Service = request.app.state.service
     deadline = asyncio.get_running_loop().time() + service.settings.timeout_s
     record = record_of(request)
@@ -112,24 +105,32 @@ async def _write(request: Request, kind: type[ChatFields] | type[CompletionField
         with Loan(service.ledger, "memory for requests") as lent:
             raw = await service.bodies.read(request, lent)
             # A full queue refuses a request before any work is done for it.
-            with service.queue.join() as ticket:
-                prepared = await unless_gone(request.receive, service.prepare(kind, raw, lent))
-                work = service.begin(ticket, prepared)
-    record.summary = lambda: _summary(work, prepared.job.n_schemas_not_kept)
-    if prepared.is_stream:
+            service.queue.join()
+            try:
+                response = await unless_gone(request.receive, service.prepare(make, raw, lent))
+            except BaseException:
+                service.queue.leave()
+                raise
+            if isinstance(response, dict):
+                service.queue.leave()
+                return JSONResponse(response)
+            work = service.begin(response.job)
+    record.summary = lambda: _summary(work, len(response.job.requests[0].notices))
+    if response.job.is_stream:
         record.is_stream = True
-        return EventStream(chunks(work, prepared), service.settings, deadline, record, work.given_up, work.close)
+        pieces = response.chunks(work)
+        return PieceStream(pieces, dialect, service.settings, deadline, record, work.given_up, work.close)
 
     async def answer() -> list[bytes | bytearray]:
         async with asyncio.timeout_at(deadline):
-            return await whole(work, prepared)
+            return await response.whole(work)
 
     try:
-        pieces = await unless_gone(request.receive, answer())
+        whole = await unless_gone(request.receive, answer())
     except BaseException:
         work.close()
         raise
-    return JsonPieces(pieces, deadline + service.settings.last_words_s, work.close)
+    return JsonPieces(whole, deadline + service.settings.last_words_s, work.close)
 
 
 def _summary(work: Work, n_not_kept: int) -> str:
@@ -142,43 +143,16 @@ def _summary(work: Work, n_not_kept: int) -> str:
     return f", {n_read} tokens read, {n_written} written, {n_accepted} of {n_drafted} drafted ones accepted{noticed}"
 
 
-async def _convert(request: Request, make: Callable[[TextModel, dict[str, Any]], Any]) -> Response:
+async def _convert(make: Callable[[JobMaker, dict[str, Any]], Any], request: Request) -> Response:
     service: Service = request.app.state.service
     async with asyncio.timeout(service.settings.timeout_s):
         with Loan(service.ledger, "memory for requests") as lent:
             raw = await service.bodies.read(request, lent)
-            return JSONResponse(await unless_gone(request.receive, service.convert(make, raw, lent)))
+            return JSONResponse(await unless_gone(request.receive, service.prepare(make, raw, lent)))
 
 
-async def _models(request: Request) -> Response:
-    return JSONResponse({"object": "list", "data": [_described(request.app.state.service)]})
-
-
-async def _model(request: Request) -> Response:
-    service: Service = request.app.state.service
-    service.require_name(request.path_params["name"])
-    return JSONResponse(_described(service))
-
-
-def _described(service: Service) -> dict[str, Any]:
-    model = service.model
-    return {
-        "id": service.settings.name,
-        "object": "model",
-        "created": service.started,
-        "owned_by": "edge-spec",
-        "context_length": model.n_ctx,
-        "sampling": _sampling(service),
-        "speculation": model.mode,
-        "identity": model.identity,
-        "profile": {"name": model.profile.name, **dict(model.profile.facts)},
-    }
-
-
-def _sampling(service: Service) -> dict[str, Any]:
-    """Return the sampler's settings for requests that give none."""
-    settings = service.model.sampler_settings(seed=0, **service.settings.sampling)
-    return {name: getattr(settings, name) for name, option in SAMPLER_OPTIONS.items() if not option.is_repeatable}
+async def _tell(make: Callable[[JobMaker, str | None], Any], request: Request) -> Response:
+    return JSONResponse(make(request.app.state.service.jobs, request.path_params.get("name")))
 
 
 async def _health(request: Request) -> Response:

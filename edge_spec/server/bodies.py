@@ -139,7 +139,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
     if b"\\u" in raw:
         _refuse_half_characters(body)
     if not isinstance(body, dict):
-        raise ApiError(400, "the body must be a JSON object, as OpenAI's API describes it", code="invalid_json")
+        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
     return body
 
 
@@ -169,7 +169,6 @@ def _too_many() -> ApiError:
     return ApiError(
         429,
         "too many large requests arrive at once; send it again in 1 s",
-        kind="rate_limit_error",
         code="queue_full",
         headers={**_CLOSE, "Retry-After": "1"},
     )

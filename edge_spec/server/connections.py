@@ -10,6 +10,7 @@ import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from edge_spec.server.dialects import dialect_at
 from edge_spec.server.errors import ApiError
 from edge_spec.server.settings import ServerSettings
 
@@ -76,7 +77,7 @@ class BoundedProtocol(H11Protocol):
         headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
         for event in (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=json.dumps(error.to_json()).encode()),
+            h11.Data(data=json.dumps(dialect_at("/").error(error)).encode()),
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")

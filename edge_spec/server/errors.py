@@ -1,9 +1,10 @@
-"""Errors as OpenAI's clients expect them."""
+"""Errors of requests, which each dialect writes in its own form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from types import MappingProxyType
 
 from edge_spec.errors import (
     Arguments,
@@ -19,17 +20,19 @@ from edge_spec.errors import (
 )
 from edge_spec.generation.options import REPLY_OPTIONS
 
-__all__ = ["ApiError", "api_error", "bad_value", "in_fields", "too_long"]
+__all__ = ["ApiError", "Names", "api_error", "bad_value", "in_fields", "too_long", "unsupported"]
 
-_SERVER_ERROR = "server_error"
+Names = Mapping[str, str]
+"""The fields of a request by what they are in Python: options of replies, and ``prompt``."""
+
+_OPENAI: Names = MappingProxyType({"prompt": "messages"})
 
 
 class ApiError(Exception):
-    """An error response in OpenAI's form.
+    """An error response.
 
     Args:
         status: of HTTP.
-        kind: OpenAI's ``type`` of error.
         code: what programs look at.
         param: the field of the request at fault.
         headers: further ones of the response.
@@ -40,7 +43,6 @@ class ApiError(Exception):
         status: int,
         message: str,
         *,
-        kind: str = "invalid_request_error",
         code: str | None = None,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -48,19 +50,19 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.kind = kind
         self.code = code
         self.param = param
         self.headers = dict(headers or {})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the body of the response."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
 def bad_value(param: str, message: str) -> ApiError:
     """Return the error for a field with a wrong value."""
     return ApiError(400, f"{param}: {message}", code="invalid_value", param=param)
+
+
+def unsupported(param: str) -> ApiError:
+    """Return the error for a field that is not offered."""
+    return ApiError(400, f"{param}: this server does not offer it; leave it out", code="unsupported", param=param)
 
 
 def too_long(n_ctx: int, n_tokens: str, prompt: str) -> ApiError:
@@ -79,50 +81,51 @@ def too_long(n_ctx: int, n_tokens: str, prompt: str) -> ApiError:
     )
 
 
-def api_error(error: BaseException, prompt: str = "messages") -> ApiError:
+def api_error(error: BaseException, names: Names = _OPENAI) -> ApiError:
     """Return the response to an error; unexpected errors reveal no details.
 
     Args:
-        prompt: the field that holds the prompt.
+        names: how the request spells what is at fault.
     """
     match error:
         case ApiError():
             return error
         case PromptTooLong():
-            return too_long(error.n_ctx, str(error.n_prompt), prompt)
+            return too_long(error.n_ctx, error.count, names["prompt"])
         case GrammarDeadEnd():
-            return ApiError(400, in_fields(error), code="grammar_dead_end")
+            return ApiError(400, in_fields(error, names), code="grammar_dead_end")
         case SettingsError():
-            return ApiError(400, in_fields(error), code="invalid_value", param=_field_of(error.argument) or None)
+            param = _field_of(names, error.argument) or None
+            return ApiError(400, in_fields(error, names), code="invalid_value", param=param)
         case PromptError():
-            return ApiError(400, in_fields(error), code="invalid_prompt", param=prompt)
+            return ApiError(400, in_fields(error, names), code="invalid_prompt", param=names["prompt"])
         case OutOfMemory():
-            return ApiError(503, in_fields(error), kind=_SERVER_ERROR, code="out_of_memory")
+            return ApiError(503, in_fields(error, names), code="out_of_memory")
         case Closed() | Cancelled():
-            return ApiError(503, "the server is stopping; ask again later", kind=_SERVER_ERROR, code="stopping")
+            return ApiError(503, "the server is stopping; ask again later", code="stopping")
         case TimeoutError():
             return ApiError(
                 504,
                 "the request took longer than the server allows; lower max_tokens, or raise --timeout",
-                kind=_SERVER_ERROR,
                 code="timeout",
             )
         case EdgeSpecError():
-            return ApiError(500, in_fields(error), kind=_SERVER_ERROR)
+            return ApiError(500, in_fields(error, names))
         case MemoryError():
-            return ApiError(503, "the server is out of memory; ask for less", kind=_SERVER_ERROR, code="out_of_memory")
+            return ApiError(503, "the server is out of memory; ask for less", code="out_of_memory")
         case _:
-            return ApiError(500, "the server failed; its log says why", kind=_SERVER_ERROR)
+            return ApiError(500, "the server failed; its log says why")
 
 
-def in_fields(error: EdgeSpecError) -> str:
+def in_fields(error: EdgeSpecError, names: Names = _OPENAI) -> str:
     """Return an error as one line, with fields of requests in place of arguments."""
-    return error.spelled(_in_fields)
+    return error.spelled(partial(_in_fields, names))
 
 
-def _in_fields(named: str | Arguments) -> str:
-    return plainly(_field_of(named) if isinstance(named, str) else named)
+def _in_fields(names: Names, named: str | Arguments) -> str:
+    return plainly(_field_of(names, named) if isinstance(named, str) else named)
 
 
-def _field_of(argument: str) -> str:
-    return (REPLY_OPTIONS[argument].field if argument in REPLY_OPTIONS else None) or argument
+def _field_of(names: Names, argument: str) -> str:
+    of_openai = REPLY_OPTIONS[argument].field if argument in REPLY_OPTIONS else None
+    return names.get(argument) or of_openai or argument

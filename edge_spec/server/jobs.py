@@ -1,95 +1,115 @@
-"""Turn the fields of a request into a job for a model."""
+"""What requests ask of the model, whatever their dialect."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, cast
 
 from edge_spec.errors import PromptError, PromptTooLong, SettingsError
+from edge_spec.generation.events import TokenEvent
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords
 from edge_spec.generation.replies import Replies
-from edge_spec.generation.tools.answers import AnswerParser
-from edge_spec.generation.tools.chat_prompts import chat_prompt
-from edge_spec.generation.tools.functions import Tool, declared
-from edge_spec.generation.tools.grammar import answer_grammar, schema_of
-from edge_spec.generation.tools.syntax import CallSyntax
+from edge_spec.generation.reply import Reply
+from edge_spec.generation.request import ReplyRequest
 from edge_spec.memory import Ledger
 from edge_spec.model import TextModel
-from edge_spec.sampling.lark import Lark
-from edge_spec.server.answer_formats import CONSTRAINTS, WantedFormat, require_short, wanted_format
-from edge_spec.server.errors import ApiError, bad_value, in_fields, too_long
-from edge_spec.server.fields import (
-    MAX_BIASES,
-    MAX_CHOICES,
-    MAX_TOLD,
-    TOLD_BYTES,
-    AllowedChoiceFields,
-    ChatFields,
-    ChoiceFields,
-    CompletionFields,
-    ReplyFields,
-)
-from edge_spec.server.messages import template_messages
+from edge_spec.server.errors import ApiError, Names, api_error, bad_value, in_fields, too_long
 from edge_spec.server.settings import ServerSettings
-from edge_spec.server.unknown_fields import notices_of
 
-__all__ = ["Job", "JobMaker"]
+__all__ = ["MAX_CHOICES", "MAX_STOPS", "MAX_TOLD", "DeltaReader", "Job", "JobMaker", "options_of"]
 
-_PASSED = {
-    option.field: name
-    for name, option in REPLY_OPTIONS.items()
-    if option.field not in (None, *CompletionFields.model_fields)
-}
-"""Options that OpenAI's API lacks, by their fields."""
+MAX_CHOICES = 128
+MAX_STOPS = 16
+MAX_TOLD = 1 << 20
+"""The most log probabilities in a response that is not streamed."""
+
+_TOLD_BYTES = 96
+"""Bytes of each of them."""
+
+_MAX_BIASES = 1 << 12
+_MAX_GRAMMAR = 1 << 16
+"""The longest grammar, in characters: a small request must not keep the processor busy for long."""
+
+_MAX_SCHEMAS = 1 << 17
+"""The most characters of schemas in a request."""
+
+Tools = Sequence[Mapping[str, Any]]
+"""In OpenAI's form, as in Python."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The replies that a request asks a model for.
+    """The replies that a request asks for.
 
     Attributes:
-        prompts: token ids of each prompt.
+        requests: one for each prompt, checked.
         n: replies to each.
-        asked: options of every reply.
-        plainly: without drafts.
-        syntax: how the model writes calls; None if it may make none.
-        schemas: those of the arguments of calls, by function.
-        calls_alone: whether an answer is calls or none: the form of any other one is given.
-        token_events: whether the response tells who had guessed each token.
-        notices: sentences about the request that its sender should see.
-        n_schemas_not_kept: how many of them are about schemas of tools.
+        is_stream: each piece is sent as it comes.
+        is_plain: without drafts.
+        notices: sentences about the request that its sender should see, beside those of its replies.
     """
 
-    prompts: tuple[tuple[int, ...], ...]
-    n: int
-    asked: ReplyKeywords
-    plainly: bool = False
-    syntax: CallSyntax | None = None
-    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    calls_alone: bool = False
-    token_events: bool = False
+    requests: Sequence[ReplyRequest]
+    n: int = 1
+    is_stream: bool = False
+    is_plain: bool = False
     notices: Sequence[str] = ()
-    n_schemas_not_kept: int = 0
-
-    @property
-    def tells_tokens(self) -> bool:
-        """Whether the response describes single tokens."""
-        return self.token_events or self.asked.get("logprobs") is not None
 
     def replies(self, model: TextModel) -> Replies:
         """Return the replies, which are written together where the engine can.
 
         The second reply to a prompt is drawn like a retry of the first.
         """
-        return model.replies(self.prompts, n=self.n, next_limit=(lambda: 0) if self.plainly else None, **self.asked)
+        return model.replies(self.requests, n=self.n, next_limit=(lambda: 0) if self.is_plain else None)
 
-    def parser(self, model: TextModel, number: int) -> AnswerParser:
-        """Reads the reply ``number`` as a message."""
-        opening = model.prompts.opening(self.prompts[number // self.n])
-        return AnswerParser(opening, self.syntax, self.schemas, alone=self.calls_alone)
+    def reader(self, number: int) -> DeltaReader:
+        """Return what takes apart the reply ``number`` as it comes."""
+        return DeltaReader(self.requests[number // self.n])
+
+    def facts(self, model: TextModel, answers: Sequence[Reply], notices: Sequence[str]) -> dict[str, Any]:
+        """Return what the forms of other servers lack: the seed that was drawn, times, how much faster the only answer
+        was for its drafts, as far as is known, and what the sender should know.
+
+        Plain rounds are measured without a grammar and without log probabilities, whose time they would take as well:
+        the times of such an answer are not compared with them.
+
+        Args:
+            notices: of the replies.
+        """
+        request, done = self.requests[0], [answer.statistics for answer in answers]
+        is_like_plain = len(done) == 1 and request.grammar is None and request.options.logprobs is None
+        return {
+            "seed": answers[0].settings.seed,
+            "identity": [answer.identity for answer in answers],
+            "timings": [each.timings() for each in done],
+            "speed_up": model.speed_up(done[0]) if is_like_plain else None,
+            "notices": [*dict.fromkeys((*request.notices, *self.notices, *notices))],
+        }
+
+
+class DeltaReader:
+    """Takes a reply apart as it comes, into deltas of a message; one to a raw prompt is a text as a whole."""
+
+    def __init__(self, request: ReplyRequest) -> None:
+        self._parser = None if request.options.raw else request.reading.parser(request.opening)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there has been a call of a tool."""
+        return self._parser is not None and self._parser.has_calls
+
+    def deltas(self, events: Iterable[TokenEvent], answer: Reply | None) -> list[dict[str, Any]]:
+        """Return what tokens add to the message, or the end of the ``answer``."""
+        text = "".join(event.text for event in events)
+        if self._parser is None:
+            return [{"content": text}] if text else []
+        return self._parser.push(text) if answer is None else self._parser.finish(is_cut=answer.is_cut)
 
 
 class JobMaker:
@@ -98,13 +118,37 @@ class JobMaker:
     Args:
         ledger: of the memory for answers.
 
+    Attributes:
+        model: what writes.
+        settings: how the server behaves.
+        started: when it began, in seconds of Unix.
+
     Its methods raise ``ApiError`` where a field asks for what cannot be done, and errors of ``edge_spec.errors``.
     """
 
     def __init__(self, model: TextModel, settings: ServerSettings, ledger: Ledger) -> None:
+        self.model = model
+        self.settings = settings
+        self.started = int(time.time())
         self._ledger = ledger
-        self._model = model
-        self._settings = settings
+
+    def require_name(self, name: str | None) -> None:
+        """Raise if a request names another model.
+
+        Raises:
+            ApiError: 404.
+        """
+        if name not in (None, self.settings.name):
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist; this server has {self.settings.name!r}",
+                code="model_not_found",
+                param="model",
+            )
+
+    def template_knows(self, name: str) -> bool:
+        """Return whether the chat template has a switch of this name."""
+        return name in (self.model.prompts.chat_template or "")
 
     def require_size(self, body: Mapping[str, Any]) -> None:
         """Raise if a request is too large for the context, before anything else is checked.
@@ -112,9 +156,12 @@ class JobMaker:
         Raises:
             ApiError: there are too many messages, token ids or biases, or too much text in messages.
         """
-        n_ctx, biases, messages = self._model.n_ctx, body.get("logit_bias"), body.get("messages")
-        if isinstance(biases, dict) and len(biases) > MAX_BIASES:
-            raise bad_value("logit_bias", f"{len(biases)} biases, and at most {MAX_BIASES} are taken; leave some out")
+        n_ctx, options, messages = self.model.n_ctx, body.get("options"), body.get("messages")
+        for place, given in {"": body, "options.": options if isinstance(options, dict) else {}}.items():
+            biases = given.get("logit_bias")
+            if isinstance(biases, dict) and len(biases) > _MAX_BIASES:
+                message = f"{len(biases)} biases, and at most {_MAX_BIASES} are taken; leave some out"
+                raise bad_value(f"{place}logit_bias", message)
         prompt = body.get("prompt")
         if isinstance(prompt, list):
             if len(prompt) > MAX_CHOICES and not isinstance(prompt[0], int):
@@ -127,149 +174,130 @@ class JobMaker:
             n_bytes = sum(map(_least_bytes, messages))
             least = len(messages)
             if n_bytes >= n_ctx > least:
-                least = max(least, n_bytes // self._model.prompts.longest_token)
+                least = max(least, n_bytes // self.model.prompts.longest_token)
             if least >= n_ctx:
                 raise too_long(n_ctx, f"at least {least}", "messages")
 
-    def completion(self, asked: CompletionFields, body: Mapping[str, Any]) -> Job:
-        """Continue texts as they are, like ``edge-spec run --raw``."""
-        unknown = {"echo": asked.echo, "suffix": asked.suffix, "best_of": asked.best_of not in (None, asked.n)}
-        _refuse(name for name, is_asked in unknown.items() if is_asked)
-        _refuse(name for name in CONSTRAINTS if body.get(name) is not None)
-        given = _prompts_of(asked.prompt)
-        if len(given) * asked.n > MAX_CHOICES:
-            raise bad_value("n", f"{len(given) * asked.n} replies at once; ask for at most {MAX_CHOICES}")
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        names: Names,
+        *,
+        tools: Tools = (),
+        may_call: Tools | None = None,
+        template_options: Mapping[str, Any] = MappingProxyType({}),
+        answer: bool = True,
+        continues: bool = False,
+        **more: Any,
+    ) -> Job:
+        """Answer messages.
+
+        Args:
+            options: of the replies.
+            names: how the request spells them, and the messages as ``prompt``.
+            tools: that the model is shown.
+            may_call: those of them that it may call; all if None.
+            template_options, answer, continues: see ``TextModel.prompt_of``.
+            more: see ``_job``.
+        """
+        tokens = self.prompt(
+            messages, names, tools=tools, template_options=template_options, answer=answer, continues=continues
+        )
+        called = tools if may_call is None else may_call
+        return self._job([tokens], {**options, "tools": called}, names, **more)
+
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], names: Names, *, tools: Tools = (), **more: Any
+    ) -> Sequence[int]:
+        """Return the token ids of messages, see ``chat``."""
+        with _named(names):
+            _require_short([tool["function"].get("parameters") for tool in tools], names.get("tools", "tools"))
+            return self.model.prompt_of(messages, tools=tools, must_fit=True, **more)
+
+    def continuation(
+        self, prompts: Sequence[str | Sequence[int]], options: Mapping[str, Any], names: Names, **more: Any
+    ) -> Job:
+        """Continue texts or token ids as they are, like ``edge-spec run --raw``; see ``chat``."""
+        n_replies, place = len(prompts) * more.get("n", 1), names["prompt"]
+        if n_replies > MAX_CHOICES:
+            raise bad_value("n", f"{n_replies} replies at once; ask for at most {MAX_CHOICES}")
         try:
-            prompts = tuple(self._tokens(prompt) for prompt in given)
-        except PromptTooLong:
-            raise
+            tokens = [*map(self._tokens, prompts)]
+        except PromptTooLong as error:
+            raise api_error(error, names) from None
         except PromptError as error:
-            raise bad_value("prompt", in_fields(error)) from None
-        wanted = wanted_format(asked)
-        grammar = wanted.grammar if wanted is not None else None
-        return self._job(asked, body, prompts, wanted, grammar=grammar, logprobs=asked.logprobs)
+            raise bad_value(place, in_fields(error)) from None
+        if not all(tokens):
+            raise bad_value(place, "it is empty; give some text to continue")
+        return self._job(tokens, {**options, "raw": True}, names, **more)
 
-    def chat(self, asked: ChatFields, body: Mapping[str, Any]) -> Job:
-        """Answer messages."""
-        _refuse(name for name in ("functions", "function_call") if body.get(name))
-        _refuse(name for name in CONSTRAINTS if body.get(name) is not None)
-        if asked.top_logprobs and not asked.logprobs:
-            raise bad_value("top_logprobs", "needs logprobs to be true")
-        tools = [Tool(**vars(tool.function)) for tool in asked.tools]
-        functions = _callable(asked, tools)
-        messages = template_messages(asked.messages)
-        text, syntax = chat_prompt(
-            self._model.prompts,
-            messages,
-            [declared(tool) for tool in tools] if asked.tool_choice != "none" else [],
-            asked.chat_template_kwargs,
-            answer=asked.add_generation_prompt is not False,
-            continues=_continues(asked),
-        )
-        # Before any work that grows with the size of the request.
-        tokens = self._fitting(self._model.prompts.tokenize_rendered(self._short(text, "messages")))
-        wanted = wanted_format(asked)
-        if wanted is not None and functions and not wanted.is_json:
-            raise bad_value(wanted.field, "it and tools both say what may be written; give one of them")
-        grammar = wanted.grammar if wanted is not None else None
-        notices: list[str] = []
-        try:
-            grammar = answer_grammar(
-                functions,
-                syntax,
-                template=self._model.prompts.chat_template or "",
-                opening=self._model.prompts.opening(tokens),
-                required=_must_call(asked),
-                several=asked.parallel_tool_calls,
-                answer=grammar,
-                on_notice=notices.append,
-            )
-        except SettingsError as error:
-            raise ApiError(400, error.message, code="invalid_schema", param="tools") from None
-        logprobs = asked.top_logprobs if asked.logprobs else None
-        job = self._job(asked, body, (tokens,), wanted, grammar=grammar, logprobs=logprobs)
-        schemas = {function.name: schema_of(function) for function in functions}
-        return replace(
-            job,
-            syntax=syntax if functions else None,
-            schemas=schemas,
-            calls_alone=wanted is not None,
-            notices=[*notices, *job.notices],
-            n_schemas_not_kept=len(notices),
-        )
-
-    def _tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
-        """Return the token ids of a prompt; raise if it does not fit the context."""
+    def _tokens(self, prompt: str | Sequence[int]) -> Sequence[int]:
         if isinstance(prompt, str):
-            return self._fitting(self._model.prompt_of(self._short(prompt, "prompt"), raw=True))
-        return self._fitting(self._model.prompts.known(prompt))
-
-    def _short(self, text: str, param: str) -> str:
-        """Return the text; raise if it is too long for the context: tokenizing megabytes takes long."""
-        n_ctx = self._model.n_ctx
-        if len(text) > n_ctx and (least := self._model.prompts.least_tokens(text)) >= n_ctx:
-            raise too_long(n_ctx, f"at least {least}", param)
-        return text
-
-    def _fitting(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Return the tokens; raise if they do not fit."""
-        if len(tokens) >= self._model.n_ctx:
-            raise PromptTooLong(n_prompt=len(tokens), n_ctx=self._model.n_ctx)
-        return tuple(tokens)
+            return self.model.prompt_of(prompt, raw=True, must_fit=True)
+        tokens = self.model.prompts.known(prompt)
+        if len(tokens) >= self.model.n_ctx:
+            raise PromptTooLong(n_prompt=len(tokens), n_ctx=self.model.n_ctx)
+        return tokens
 
     def _job(
         self,
-        asked: ReplyFields,
-        body: Mapping[str, Any],
-        prompts: tuple[tuple[int, ...], ...],
-        wanted: WantedFormat | None,
+        prompts: Sequence[Sequence[int]],
+        options: Mapping[str, Any],
+        names: Names,
         *,
-        grammar: Lark | None,
-        logprobs: int | None,
+        n: int = 1,
+        stream: bool = False,
+        speculation: str | None = None,
+        notices: Sequence[str] = (),
     ) -> Job:
-        if not min(map(len, prompts)):
-            raise bad_value("prompt", "it is empty; give some text to continue")
+        """Return the job of prompts.
+
+        Args:
+            n: replies to each.
+            stream: each piece is sent as it comes.
+            speculation: how to draft; as the server does if None.
+            notices: what else the sender should be told.
+        """
+        grammar, schema, stop = options.get("grammar"), options.get("json_schema"), options.get("stop")
         if grammar is not None:
-            try:
-                self._model.grammar_of(grammar, None)
-            except SettingsError as error:
-                raise wanted.refused(error) if wanted is not None and wanted.is_json else error from None
-        if asked.speculation not in (None, "off", "auto", self._model.mode):
+            place = names.get("grammar", "grammar")
+            if options.get("tools"):
+                raise bad_value(place, "it and tools both say what may be written; give one of them")
+            if isinstance(grammar, str) and len(grammar) > _MAX_GRAMMAR:
+                n_chars = len(grammar)
+                raise bad_value(place, f"{n_chars} characters, and at most {_MAX_GRAMMAR} are read; simplify it")
+        if isinstance(stop, list) and len(stop) > MAX_STOPS:
+            raise bad_value(names.get("stop", "stop"), f"must have at most {MAX_STOPS} items")
+        if schema is not None:
+            place = names["json_schema"]
+            if not isinstance(schema, Mapping):
+                raise bad_value(place, "must be an object")
+            _require_short(schema, place)
+        if speculation not in (None, "off", "auto", self.model.mode):
             raise bad_value(
                 "speculation",
-                f"this server drafts by {self._model.mode!r}; ask for that, 'auto' or 'off', or start it with "
+                f"this server drafts by {self.model.mode!r}; ask for that, 'auto' or 'off', or start it with "
                 "--speculation",
             )
-        options: ReplyKeywords = {
-            **self._settings.sampling,  # type: ignore[typeddict-item]
-            **self._passed(asked, body),
-            "max_tokens": asked.limit(self._settings.max_tokens),
-            "stop": asked.stop,
-            "seed": asked.own_seed,
-            "grammar": grammar,
-            "logprobs": logprobs,
-            "reuse": True,
-        }
-        self._model.check_options(**options)
-        if logprobs is not None and not asked.stream:
-            self._require_room(asked, prompts, logprobs)
-        return Job(
-            prompts=prompts,
-            n=asked.n,
-            asked=options,
-            plainly=asked.speculation == "off",
-            token_events=asked.token_events,
-            notices=notices_of(body, [*type(asked).model_fields, *map(str, _PASSED)]),
-        )
+        limits = {"max_tokens": self.settings.max_tokens}
+        asked = cast(ReplyKeywords, {**self.settings.sampling, **limits, **options, "reuse": True})
+        with _named(names, has_tools=bool(options.get("tools")), has_schema=schema is not None):
+            requests = self.model.requests(prompts, **asked)
+        if not stream:
+            self._require_room(requests, n)
+        return Job(requests=requests, n=n, is_stream=stream, is_plain=speculation == "off", notices=notices)
 
-    def _require_room(self, asked: ReplyFields, prompts: Sequence[tuple[int, ...]], n_top: int) -> None:
+    def _require_room(self, requests: Sequence[ReplyRequest], n: int) -> None:
         """Raise if a response would exceed the size that is stored for one."""
+        n_top, limit = requests[0].options.logprobs, requests[0].options.max_tokens or self.model.n_ctx
+        if n_top is None:
+            return
         most = MAX_TOLD
         if (left := self._ledger.left_bytes) is not None:
-            most = min(most, left // TOLD_BYTES)
-        n_replies = len(prompts) * asked.n
-        limit = asked.limit(self._settings.max_tokens) or self._model.n_ctx
-        n_tokens = min(limit, self._model.n_ctx - min(map(len, prompts)))
+            most = min(most, left // _TOLD_BYTES)
+        n_replies = len(requests) * n
+        n_tokens = min(limit, self.model.n_ctx - min(len(request.prompt) for request in requests))
         if n_replies * n_tokens * (1 + n_top) > most:
             raise bad_value(
                 "n",
@@ -278,38 +306,58 @@ class JobMaker:
                 "max_tokens or top_logprobs, or set stream",
             )
 
-    def _passed(self, asked: ReplyFields, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of a request that are passed on under their own names."""
-        given = {name: value for name, value in body.items() if name in _PASSED and value is not None}
-        for name, value in given.items():
-            if wanted := REPLY_OPTIONS[_PASSED[name]].wanted_instead(value):
-                shown = json.dumps(value, ensure_ascii=False)[:64]
-                raise ApiError(400, f"{name} is {shown} and must be {wanted.lower()}", code="invalid_value", param=name)
-        values: dict[str, Any] = {_PASSED[name]: value for name, value in given.items()}
-        if values.get("top_p") == 0:
-            # OpenAI's way to ask for the best token alone.
-            values["top_p"] = sys.float_info.min
-        if asked.logit_bias:
-            if not all(name.isascii() and name.isdecimal() and len(name) < 10 for name in asked.logit_bias):
-                raise bad_value("logit_bias", "its names must be token ids")
-            values["logit_bias"] = {int(token): bias for token, bias in asked.logit_bias.items()}
-        return values
+
+def options_of(given: Mapping[str, Any], arguments: Mapping[str, str], place: str = "") -> dict[str, Any]:
+    """Return those of the fields of a request that are options of replies.
+
+    Args:
+        arguments: the names of options by fields.
+        place: what stands before these fields.
+
+    Raises:
+        ApiError: a value is out of its range.
+    """
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in arguments or value is None:
+            continue
+        if wanted := REPLY_OPTIONS[arguments[name]].wanted_instead(value):
+            shown = json.dumps(value, ensure_ascii=False)[:64]
+            param = place + name
+            raise ApiError(400, f"{param} is {shown} and must be {wanted.lower()}", code="invalid_value", param=param)
+        options[arguments[name]] = value
+    if isinstance(biases := options.get("logit_bias"), Mapping):
+        if not all(name.isascii() and name.isdecimal() and len(name) < 10 for name in biases):
+            raise bad_value(f"{place}logit_bias", "its names must be token ids")
+        options["logit_bias"] = {int(token): bias for token, bias in biases.items()}
+    if options.get("top_p") == 0:
+        # OpenAI's way to ask for the best token alone.
+        options["top_p"] = sys.float_info.min
+    return options
 
 
-def _refuse(names: Iterable[str]) -> None:
-    for name in names:
-        raise ApiError(400, f"{name}: this server does not offer it; leave it out", code="unsupported", param=name)
+@contextmanager
+def _named(names: Names, *, has_tools: bool = False, has_schema: bool = False) -> Iterator[None]:
+    """Raise errors as those of the fields that are at fault."""
+    try:
+        yield
+    except SettingsError as error:
+        if has_schema and error.argument in ("json_schema", "grammar"):
+            raise bad_value(names["json_schema"], in_fields(error)) from None
+        if has_tools and not error.argument:
+            raise ApiError(400, error.message, code="invalid_schema", param=names.get("tools", "tools")) from None
+        raise api_error(error, names) from None
+    except PromptError as error:
+        raise api_error(error, names) from None
 
 
-def _prompts_of(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    """Return a text, token ids, or a list of either."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise bad_value("prompt", "it is empty; give some text to continue")
-    if isinstance(prompt[0], int):
-        return [[token for token in prompt if isinstance(token, int)]]
-    return [each for each in prompt if not isinstance(each, int)]
+def _require_short(schemas: Any, field: str) -> None:
+    """Raise if the schemas are too long together."""
+    n_chars = len(json.dumps(schemas))
+    if n_chars > _MAX_SCHEMAS:
+        raise bad_value(
+            field, f"schemas of {n_chars} characters, and at most {_MAX_SCHEMAS} are read; shorten or leave out some"
+        )
 
 
 def _least_bytes(message: Any) -> int:
@@ -320,40 +368,3 @@ def _least_bytes(message: Any) -> int:
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = [part.get("text") for part in parts if isinstance(part, dict)]
     return sum(len(text.strip()) for text in texts if isinstance(text, str))
-
-
-def _continues(asked: ChatFields) -> bool:
-    """Return whether the last message is to be continued."""
-    last, place = asked.messages[-1], f"messages[{len(asked.messages) - 1}]"
-    if asked.continue_final_message:
-        if asked.add_generation_prompt:
-            raise bad_value("add_generation_prompt", "it begins another message; leave it out, or set it to false")
-        if last.role != "assistant" or last.tool_calls or not last.content:
-            raise bad_value("continue_final_message", f"{place} must be the assistant's, with a text to continue")
-    return asked.continue_final_message
-
-
-def _must_call(asked: ChatFields) -> bool:
-    """Return whether the answer must be a call."""
-    choice = asked.tool_choice
-    return choice.allowed_tools.mode == "required" if isinstance(choice, AllowedChoiceFields) else choice != "auto"
-
-
-def _callable(asked: ChatFields, functions: list[Tool]) -> list[Tool]:
-    """Return those of the functions of a request that may be called."""
-    require_short([function.parameters for function in functions], "tools")
-    names = [function.name for function in functions]
-    if len(set(names)) < len(names):
-        raise bad_value("tools", "two functions have the same name; rename one")
-    choice = asked.tool_choice
-    if isinstance(choice, ChoiceFields | AllowedChoiceFields):
-        is_one = isinstance(choice, ChoiceFields)
-        chosen = [choice] if isinstance(choice, ChoiceFields) else choice.allowed_tools.tools
-        named = {each.function.name for each in chosen}
-        functions = [function for function in functions if function.name in named]
-        if len(functions) < len(named) or not named:
-            place = "tool_choice" if is_one else "tool_choice.allowed_tools.tools"
-            raise bad_value(place, "it names a function that is not among tools" if named else "it names no function")
-    elif choice == "required" and not functions:
-        raise bad_value("tool_choice", "a call is required, but there are no tools")
-    return functions if choice != "none" else []

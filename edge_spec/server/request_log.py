@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edge_spec.server.dialects import dialect_at
 from edge_spec.server.errors import ApiError
 from edge_spec.server.service import Service
 
@@ -45,9 +46,10 @@ def record_of(connection: HTTPConnection) -> Record:
 
 
 def refused(connection: HTTPConnection, failure: ApiError) -> JSONResponse:
-    """Return the response for an error, and record its code for the log."""
-    record_of(connection).summary = lambda: f", {failure.code or failure.kind}"
-    return JSONResponse(failure.to_json(), failure.status, failure.headers)
+    """Return the response for an error in the form of its dialect, and record its code for the log."""
+    record_of(connection).summary = lambda: f", {failure.code or 'server_error'}"
+    error = dialect_at(connection.scope["path"]).error(failure)
+    return JSONResponse(error, failure.status, failure.headers)
 
 
 class RequestLog:

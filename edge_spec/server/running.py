@@ -108,7 +108,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class ModelServer:
-    """Serves a model to OpenAI's clients.
+    """Serves a model to clients of OpenAI, Anthropic and ollama.
 
     ``run`` serves until Ctrl-C. As a context manager it serves from a thread of its own while the context lasts:
 

@@ -88,12 +88,13 @@ class Gate:
         if self._key is None:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        known = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key)
-        if scheme.lower() != "bearer" or not known:
+        if scheme.lower() != "bearer":
+            # Anthropic's clients send it so.
+            given = headers.get("x-api-key", "")
+        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._key):
             raise ApiError(
                 401,
                 "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
-                kind="authentication_error",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
@@ -103,7 +104,6 @@ def _too_many_connections() -> ApiError:
     return ApiError(
         503,
         "too many connections are open; ask again in 1 s",
-        kind="server_error",
         code="too_many_connections",
         headers={"Retry-After": "1", "Connection": "close"},
     )

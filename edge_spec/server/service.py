@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from edge_spec.errors import PromptError
 from edge_spec.memory import Ledger, Loan
 from edge_spec.model import TextModel
-from edge_spec.server.answering import Prepared
 from edge_spec.server.bodies import Bodies, json_object, parsed_bytes
-from edge_spec.server.errors import ApiError, api_error
-from edge_spec.server.fields import ChatFields, CompletionFields, parse
-from edge_spec.server.jobs import JobMaker
+from edge_spec.server.jobs import Job, JobMaker
 from edge_spec.server.leavable import LeavableCalls
 from edge_spec.server.metrics import Metrics
 from edge_spec.server.settings import ServerSettings
-from edge_spec.server.work_queue import Ticket, WorkQueue
+from edge_spec.server.work_queue import WorkQueue
 from edge_spec.server.writing import Work
 
 __all__ = ["Service"]
+
+T = TypeVar("T")
 
 _LINE = "process", "requests and answers"
 _SHORT_BYTES = 1 << 16
@@ -42,7 +38,7 @@ class Service:
         bodies: reads what is asked.
         queue: who waits.
         metrics: what is counted.
-        started: when it began, in seconds of Unix.
+        jobs: makes jobs of requests.
         ledger: of the memory for requests, and for what is kept of answers: half of what the budget leaves at the
             start, since kept texts take the rest, but some MiB in any case, for which there is the budget's reserve.
     """
@@ -54,7 +50,6 @@ class Service:
         at_once = settings.at_once or model.most_texts
         self.queue = WorkQueue(settings.max_waiting, at_once)
         self.metrics = Metrics(self.queue, model)
-        self.started = int(time.time())
         # Requests that are surely short do not wait for others.
         self._preparing, self._preparing_short = LeavableCalls(), LeavableCalls()
         self._works: set[Work] = set()
@@ -64,65 +59,30 @@ class Service:
         self.ledger = Ledger(n_bytes)
         model.ledger.claim(*_LINE, self._claimed)
         model.ledger.gauge(*_LINE, lambda: self.ledger.held_bytes)
-        self._jobs = JobMaker(model, settings, self.ledger)
+        self.jobs = JobMaker(model, settings, self.ledger)
 
-    async def prepare(self, kind: type[ChatFields] | type[CompletionFields], raw: bytes, lent: Loan) -> Prepared:
-        """Check a request and make its prompts; claim the memory for it.
+    async def prepare(self, make: Callable[[JobMaker, dict[str, Any]], T], raw: bytes, lent: Loan) -> T:
+        """Return what ``make`` makes of a body, in a thread; claim the memory for it.
 
         Raises:
-            ApiError: what is wrong with it. EdgeSpecError: as ``JobMaker``.
+            ApiError, EdgeSpecError: what is wrong with it.
         """
 
-        def work() -> Prepared:
+        def work() -> T:
             # That thread parses one request after the other and keeps only its job.
             values_bytes, fields_bytes = parsed_bytes(raw)
             lent.grow(values_bytes)
             body = json_object(raw)
-            self._jobs.require_size(body)
+            self.jobs.require_size(body)
             lent.grow(fields_bytes)
-            asked = parse(kind, body)
-            self.require_name(asked.model)
-            try:
-                if isinstance(asked, ChatFields):
-                    job = self._jobs.chat(asked, body)
-                else:
-                    assert isinstance(asked, CompletionFields)
-                    job = self._jobs.completion(asked, body)
-            except PromptError as error:
-                raise api_error(error, "messages" if kind is ChatFields else "prompt") from None
-            return Prepared(asked, job, self.model, self.settings.name)
+            return make(self.jobs, body)
 
         is_short = len(raw) <= _SHORT_BYTES and not _CONSTRAINED.search(raw)
         return await (self._preparing_short if is_short else self._preparing).call(work)
 
-    async def convert(self, make: Callable[[TextModel, dict[str, Any]], Any], raw: bytes, lent: Loan) -> Any:
-        """Convert a body with the model's tokenizer."""
-
-        def work() -> Any:
-            lent.grow(parsed_bytes(raw)[0])
-            return make(self.model, json_object(raw))
-
-        return await self._preparing.call(work)
-
-    def require_name(self, name: str | None) -> None:
-        """Raise if a request names another model.
-
-        Raises:
-            ApiError: 404.
-        """
-        if name not in (None, self.settings.name):
-            raise ApiError(
-                404,
-                f"The model {name!r} does not exist; this server has {self.settings.name!r}",
-                code="model_not_found",
-                param="model",
-            )
-
-    def begin(self, ticket: Ticket, prepared: Prepared) -> Work:
-        """Queue the work; it begins when its turn comes."""
-        kept = Loan(self.ledger, "memory for answers")
-        start = partial(prepared.job.replies, self.model)
-        work = Work(ticket, start, kept, in_pieces=prepared.is_stream)
+    def begin(self, job: Job) -> Work:
+        """Write the replies to a request that has joined the queue, when its turn comes."""
+        work = Work(job, self.model, self.queue, Loan(self.ledger, "memory for answers"))
         self._works.add(work)
         work.task.add_done_callback(lambda _: self._ended(work))
         return work

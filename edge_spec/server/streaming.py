@@ -1,9 +1,8 @@
-"""Server-sent events, and detection of disconnected clients."""
+"""Responses in pieces, and detection of disconnected clients."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,11 +11,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from edge_spec.server.bodies import ClientGone
+from edge_spec.server.dialect import Dialect
 from edge_spec.server.errors import ApiError, api_error
 from edge_spec.server.request_log import GONE, Record
 from edge_spec.server.settings import ServerSettings
 
-__all__ = ["EventStream", "unless_gone"]
+__all__ = ["JsonPieces", "PieceStream", "unless_gone"]
 
 T = TypeVar("T")
 
@@ -85,33 +85,33 @@ class JsonPieces(Response):
             self._on_close()
 
 
-class EventStream(Response):
-    """A response of server-sent events; each is an object of JSON, the last one ``[DONE]``.
-
-    An error that comes after the first event is an event as well.
+class PieceStream(Response):
+    """A response in pieces, which are sent as they come. An error after the first of them is a piece as well.
 
     Args:
-        settings: how often a silent connection gets a comment, and how long a client has to take the last error.
+        dialect: what the stream is, and how it waits and fails.
+        settings: how often a silent connection gets a sign, and how long a client has to take the last error.
         deadline: when it has to end, by the clock of the event loop.
         record: where the outcome goes: an error that comes after the first event cannot change the status any more.
         given_up: set when the client is given up.
         on_close: called at the end, also if nothing was ever sent.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(
         self,
-        events: AsyncIterator[dict[str, Any]],
+        pieces: AsyncIterator[bytes],
+        dialect: Dialect,
         settings: ServerSettings,
         deadline: float,
         record: Record,
         given_up: asyncio.Event,
         on_close: Callable[[], object],
     ) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(headers=headers, media_type=dialect.media_type)
         del self.headers["content-length"]
-        self._events = events
+        self._pieces = pieces
+        self._dialect = dialect
         self._settings = settings
         self._deadline = deadline
         self._record = record
@@ -133,19 +133,18 @@ class EventStream(Response):
         waiting = asyncio.ensure_future(self._keep_alive(send))
         try:
             async with asyncio.timeout_at(self._deadline):
-                async for event in self._events:
+                async for piece in self._pieces:
                     waiting.cancel()
-                    await _send(send, _line(event))
-            await _send(send, b"data: [DONE]\n\n")
+                    await _send(send, piece)
         except Exception as error:
             failure = api_error(error)
             self._record.status = failure.status
-            await _send(send, _line(failure.to_json()))
+            await _send(send, self._dialect.failed(failure))
             if not isinstance(error, ApiError) and failure.status == 500:
                 raise
         finally:
             waiting.cancel()
-            close = getattr(self._events, "aclose", None)
+            close = getattr(self._pieces, "aclose", None)
             if close is not None:
                 await close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -153,16 +152,12 @@ class EventStream(Response):
     async def _keep_alive(self, send: Send) -> None:
         while True:
             await asyncio.sleep(self._settings.keep_alive_s)
-            await _send(send, b": waiting\n\n")
+            await _send(send, self._dialect.waiting)
 
 
 def _status_of(error: Exception) -> int:
     # ``TimeoutError`` is an ``OSError``, too.
     return api_error(error).status if isinstance(error, TimeoutError) else GONE
-
-
-def _line(event: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
 
 
 async def _send(send: Send, body: bytes) -> None:

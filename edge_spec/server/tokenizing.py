@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from edge_spec.errors import PromptError
-from edge_spec.model import TextModel
 from edge_spec.server.errors import api_error, bad_value
 from edge_spec.server.fields import EACH, Fields, parse
+from edge_spec.server.jobs import JobMaker
 
 __all__ = ["detokenized", "tokenized"]
 
@@ -27,7 +27,7 @@ class TokenFields(Fields):
     tokens: Annotated[list[int], Field(max_length=_MOST), EACH]
 
 
-def tokenized(model: TextModel, body: dict[str, Any]) -> dict[str, Any]:
+def tokenized(jobs: JobMaker, body: dict[str, Any]) -> dict[str, Any]:
     """Return the token ids of a text.
 
     Raises:
@@ -38,18 +38,18 @@ def tokenized(model: TextModel, body: dict[str, Any]) -> dict[str, Any]:
         raise bad_value("content", f"it has {len(asked.content)} characters, and at most {_MOST} are taken; cut it")
     special, controls = asked.add_special, asked.parse_special
     try:
-        return {"tokens": model.prompts.tokenize(asked.content, add_special=special, controls=controls)}
+        return {"tokens": jobs.model.prompts.tokenize(asked.content, add_special=special, controls=controls)}
     except PromptError as error:
-        raise api_error(error, "content") from None
+        raise api_error(error, {"prompt": "content"}) from None
 
 
-def detokenized(model: TextModel, body: dict[str, Any]) -> dict[str, Any]:
+def detokenized(jobs: JobMaker, body: dict[str, Any]) -> dict[str, Any]:
     """Return the text of token ids.
 
     Raises:
         ApiError: a field is wrong, there are too many, or one is not in the vocabulary.
     """
     try:
-        return {"content": model.prompts.detokenize(parse(TokenFields, body).tokens)}
+        return {"content": jobs.model.prompts.detokenize(parse(TokenFields, body).tokens)}
     except PromptError as error:
-        raise api_error(error, "tokens") from None
+        raise api_error(error, {"prompt": "tokens"}) from None

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["notices_of"]
 
 _WITHOUT_EFFECT = frozenset(("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")) | {
-    *("prediction", "prompt_cache_retention", "cache_prompt", "id_slot", "keep_alive")
+    *("prediction", "prompt_cache_retention", "cache_prompt", "id_slot", "keep_alive", "cache_control")
 }
 """Fields of other servers that change no text."""
 

@@ -20,6 +20,7 @@ class KeptTokens:
         n_vocab: size of the whole vocabulary.
         own: the other model's own id of each column, ascending, ``[n_kept]``; by default 0, 1, 2, ...
         other: its own id that stands for all tokens that are not kept; by default the one after the kept ones.
+        reads_all: the other model reads ids of the whole vocabulary.
 
     Attributes:
         ids, n_vocab, own: as given.
@@ -38,6 +39,7 @@ class KeptTokens:
         *,
         own: Sequence[int] | npt.NDArray[np.integer] | None = None,
         other: int | None = None,
+        reads_all: bool = False,
     ) -> None:
         self.ids = np.asarray(ids, dtype=np.int64)
         self.own = np.arange(len(self.ids)) if own is None else np.asarray(own, dtype=np.int64)
@@ -52,6 +54,8 @@ class KeptTokens:
         self.columns[self.ids] = np.arange(len(self.ids))
         self.own_ids = np.full(n_vocab, self.own[-1] + 1 if other is None else other, dtype=np.int32)
         self.own_ids[self.ids] = self.own
+        if reads_all:
+            self.own_ids = np.arange(n_vocab, dtype=np.int32)
         first, last = int(self.own[0]), int(self.own[-1])
         self.picked: slice | npt.NDArray[np.int64] = self.own
         if last - first + 1 == len(self.own):

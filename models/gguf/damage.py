@@ -29,6 +29,10 @@ _FLOATS = {
     "Q6_K": ((208,), _HALF),
     "IQ4_NL": ((0,), _HALF),
     "IQ4_XS": ((0,), _HALF),
+    "TQ1_0": ((52,), _HALF),
+    "TQ2_0": ((64,), _HALF),
+    "Q1_0": ((0,), _HALF),
+    "Q2_0": ((0,), _HALF),
 }
 """Positions and types of the floats in a block of each type (ggml-common.h of llama.cpp)."""
 

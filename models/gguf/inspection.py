@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from pathlib import Path
 
 from edge_spec.errors import ModelNotFound, UnsupportedModel
 from edge_spec.models.gguf.cursor import truncated
@@ -15,12 +16,14 @@ from edge_spec.models.gguf.header import GGUFArray, GGUFHeader, TensorInfo, Valu
 from edge_spec.models.gguf.layer_shapes import layer_shapes, wrong_shapes
 from edge_spec.models.gguf.recurrent import recurrence_of
 from edge_spec.models.gguf.trimmed import TARGET_TOKENS, trimmed_of
+from edge_spec.models.head_facts import EAGLE3, head_facts, listed_layers
 from edge_spec.models.model_file import ModelFile, bytes_by_type
 from edge_spec.models.recommended_sampling import of_gguf
+from edge_spec.models.safetensors_head import config_bytes, layers_read, read_safetensors_head
 from edge_spec.models.split_files import parts_of, stem_of
 from edge_spec.tokens.tokenizer import VocabularyIdentity
 
-__all__ = ["inspect_gguf", "read_vocabulary"]
+__all__ = ["inspect_gguf", "inspect_safetensors_head", "read_vocabulary"]
 
 _SAMPLE_BYTES = 4096
 
@@ -42,10 +45,31 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     """
     header = read_header(path)
     headers = (header, *_further_parts(header))
+    return _inspected(headers, layers=listed_layers(header.metadata))
+
+
+def inspect_safetensors_head(path: str | os.PathLike[str]) -> ModelFile:
+    """Inspect an EAGLE-3 head as it is published, a ``.safetensors`` file; raises what ``read_safetensors_head`` does.
+
+    The fingerprint also covers the settings in the file beside it.
+    """
+    header = read_safetensors_head(Path(path))
+    return _inspected((header,), config_bytes(header.path), layers=layers_read(header.path))
+
+
+def _inspected(headers: tuple[GGUFHeader, ...], settings: bytes = b"", *, layers: tuple[int, ...] | None) -> ModelFile:
+    """Return the facts of the parts of a model.
+
+    Args:
+        settings: the content of a file that belongs to it.
+        layers: of a head, see ``HeadFacts``.
+    """
+    header = headers[0]
     tensors = tuple(tensor for part in headers for tensor in part.tensors)
     _require_a_whole_model(header, len(tensors))
-    _require_computable(header, tensors)
     facts = _Facts(header, len(tensors))
+    is_head = facts.architecture == EAGLE3
+    _require_computable(header, () if is_head else tensors)
     if facts.architecture in _DIFFUSION:
         raise UnsupportedModel(
             f"{header.path} is a diffusion model ({facts.architecture}), which fills in a whole text at once",
@@ -70,6 +94,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     head_dims, sources = layer_shapes(facts.architecture, windowed, facts.optional)
     shared = {layer for layer, source in enumerate(sources) if source != layer}
     vocabulary = read_vocabulary(header)
+    n_vocab = _n_vocab(header, tensors, vocabulary, facts)
     types = bytes_by_type((tensor.type_name, tensor.n_bytes) for tensor in tensors)
     in_layers = bytes_by_type((t.type_name, t.n_bytes) for t in tensors if t.name.startswith("blk."))
     merges = header.metadata.get("tokenizer.ggml.merges")
@@ -79,7 +104,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
     return ModelFile(
         path=header.path,
         parts=tuple(part.path for part in headers),
-        fingerprint=_fingerprint(headers),
+        fingerprint=_fingerprint(headers, settings),
         architecture=facts.architecture,
         name=(_printable(name) if isinstance(name, str) else "") or stem_of(header.path.name),
         n_layers=n_layers,
@@ -93,7 +118,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         head_dim_v=facts.optional("attention.value_length", head_dim),
         n_ctx_train=facts.optional("context_length", 0),
         n_positions=next((each.shape[-1] for each in tensors if each.name == _POSITIONS), 0),
-        n_vocab=_n_vocab(header, tensors, vocabulary, facts),
+        n_vocab=n_vocab,
         state_bytes=state_bytes,
         latent_attention=_has_latent_attention(facts),
         sliding_window=facts.optional("attention.sliding_window", 0) or None,
@@ -106,6 +131,7 @@ def inspect_gguf(path: str | os.PathLike[str]) -> ModelFile:
         vocabulary=vocabulary,
         chat_template=template if isinstance(template, str) else None,
         trimmed=trimmed_of(header.metadata) if TARGET_TOKENS in header.metadata else None,
+        head=head_facts(header.metadata, tensors, n_vocab, layers=layers) if is_head else None,
         license=_printable(named_license) if isinstance(named_license, str) else "",
         sampling=of_gguf(header.metadata),
     )
@@ -299,8 +325,8 @@ def _printable(name: str) -> str:
     return "".join(letter for letter in name[:128] if letter.isprintable()).strip()
 
 
-def _fingerprint(parts: tuple[GGUFHeader, ...]) -> str:
-    state = blake2b(digest_size=16)
+def _fingerprint(parts: tuple[GGUFHeader, ...], settings: bytes) -> str:
+    state = blake2b(settings, digest_size=16)
     for header in parts:
         state.update(header.file_bytes.to_bytes(8, "little"))
         try:

@@ -37,7 +37,6 @@ TARGET_FINGERPRINT = "edge_spec.target_fingerprint"
 TARGET_ARCHITECTURE = "edge_spec.target_architecture"
 TARGET_BLOCK_COUNT = "edge_spec.target_block_count"
 TARGET_EMBEDDING_LENGTH = "edge_spec.target_embedding_length"
-_TARGET_LAYERS = "eagle3.target_layers"
 _MOST_LETTERS = 64
 
 
@@ -61,14 +60,12 @@ class TrimmedVocabulary:
         of: hash of the texts of the whole vocabulary's tokens.
         teacher: fingerprint of the file that taught it; empty if the file does not say.
         ids: in the whole vocabulary, of its tokens but the last; they stay in the file.
-        target_layers: of a head the layers of its target that it reads; None for a model of its own.
         target: the model that it was made for; None if the file does not say.
     """
 
     of: str
     teacher: str
     ids: GGUFArray = field(repr=False)
-    target_layers: GGUFArray | None = field(default=None, repr=False)
     target: TargetShape | None = None
 
 
@@ -77,14 +74,7 @@ def trimmed_of(metadata: Mapping[str, Value]) -> TrimmedVocabulary | None:
     ids, of, teacher = (metadata.get(key) for key in (TARGET_TOKENS, TARGET_VOCABULARY, TARGET_FINGERPRINT))
     if not isinstance(ids, GGUFArray):
         return None
-    layers = metadata.get(_TARGET_LAYERS)
-    return TrimmedVocabulary(
-        str(of),
-        teacher if isinstance(teacher, str) else "",
-        ids,
-        layers if isinstance(layers, GGUFArray) else None,
-        _target(metadata),
-    )
+    return TrimmedVocabulary(str(of), teacher if isinstance(teacher, str) else "", ids, _target(metadata))
 
 
 def _target(metadata: Mapping[str, Value]) -> TargetShape | None:

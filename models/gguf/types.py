@@ -68,6 +68,7 @@ TYPES_BY_NUMBER = {
         ("MXFP4", 39, 32, 17),
         ("NVFP4", 40, 64, 36),
         ("Q1_0", 41, 128, 18),
+        ("Q2_0", 42, 64, 18),
     )
 }
 TYPES = {each.name: each for each in TYPES_BY_NUMBER.values()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from gguf_files import GEMMA3, PHI3, write_gguf
 from head_files import write_head
 from hybrid_files import HybridFiles
 from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
+from published_heads import PublishedHead, write_gguf_head, write_safetensors_head
 from published_models import publish
 from published_signatures import SIGNATURES
 from published_weights import read_weights
@@ -126,6 +127,17 @@ class HuntedModels:
         draft = self._made("head.gguf", lambda path: write_head(path, target, kept, (2, 4, 7)))
         return Hunted(target.path, draft)
 
+    def published_head(self, layout: str) -> Hunted:
+        """The demo with a head in a published layout."""
+        target = inspect(self.demo().target)
+        ids = tuple(np.random.default_rng(2).permutation(target.n_vocab)[: target.n_vocab // 2].tolist())
+        head = PublishedHead(width=96, read=target.n_embd, n_vocab=target.n_vocab, layers=(2, 4, 8), ids=ids)
+        head = replace(head, own=("output", "token_embd"), half_apart=layout != "gguf")
+        if layout == "gguf":
+            return Hunted(target.path, self._made("eagle3.gguf", lambda path: write_gguf_head(path, target, head)))
+        folder = self._made("head-as-published", lambda path: write_safetensors_head(path, head, layout=layout))
+        return Hunted(target.path, folder / "model.safetensors")
+
     def architecture(self, name: str) -> Hunted:
         """A model of random weights; the intermediate one has the same without the last layers."""
         made = {"n_layers": 2, "chat_template": _TEMPLATE, **_ARCHITECTURES[name]}
@@ -185,6 +197,8 @@ _MAKERS: dict[str, Callable[[HuntedModels], Hunted]] = {
     "gemma3 270m": HuntedModels.gemma3_270m,
     "trimmed": HuntedModels.trimmed,
     "head": HuntedModels.head,
+    "head as published": partial(HuntedModels.published_head, layout="gguf"),
+    "head in safetensors": partial(HuntedModels.published_head, layout="speculators"),
     **{name: partial(HuntedModels.architecture, name=name) for name in _ARCHITECTURES},
     **{f"hybrid {name}": partial(HuntedModels.hybrid, name=name) for name in SMALL_HYBRIDS},
     **{f"experts {name}": partial(HuntedModels.experts, name=name) for name in HYBRIDS if name not in SMALL_HYBRIDS},

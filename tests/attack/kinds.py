@@ -12,7 +12,7 @@ import socket
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from head_files import write_head
 from hostile_gguf import HostileGGUF, read_gguf
 from json_schemas import SCHEMAS
 from mutations import ODD, Mutations
+from published_heads import PublishedHead, write_gguf_head, write_safetensors_head
 from published_models import publish
 from published_weights import read_weights
 from renamed_models import renamed
@@ -168,6 +169,28 @@ def head(number: int, folder: Path) -> Callable[[], object]:
     changed = read_gguf(base if is_head else Path(str(family.draft))).change(number).write(folder / "changed.gguf")
     engine = "llama" if number % 3 == 0 and number % 2 else "onnx"
     return lambda: command(["run", "demo", "--draft", str(changed), "--engine", engine, *_ASKED])
+
+
+def published_head(number: int, folder: Path) -> Callable[[], object]:
+    """A head as published, in a GGUF or in safetensors, with some of what it says changed, for the demo."""
+    target, base, changed = inspect(resolve_family("demo").target), folder / "eagle3", folder / "changed-eagle3"
+    if not base.exists():
+        head = PublishedHead(width=96, read=target.n_embd, n_vocab=target.n_vocab, layers=(2, 4, 8), ids=(5, 9, 700))
+        head = replace(head, own=("output", "token_embd"), half_apart=True)
+        write_safetensors_head(base, head)
+        write_gguf_head(base / "head.gguf", target, head)
+    mutations = Mutations(number)
+    shutil.rmtree(changed, ignore_errors=True)
+    shutil.copytree(base, changed)
+    path = changed / ("head.gguf" if number % 2 else "model.safetensors")
+    if number % 2:
+        path = read_gguf(path).change(number).write(path)
+    elif number % 4:
+        settings = path.with_name("config.json")
+        settings.write_text(json.dumps(mutations.of_json(json.loads(settings.read_bytes()))))
+    else:
+        path.write_bytes(mutations.of_bytes(path.read_bytes()))
+    return lambda: command(["run", "demo", "--draft", str(path), "--engine", "onnx", *_ASKED])
 
 
 def onnx(number: int, folder: Path) -> Callable[[], object]:
@@ -328,6 +351,55 @@ _BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"content": "Hello", "add_special": True},
     "/detokenize": {"tokens": [5, 6]},
     "/apply-template": {"messages": [{"role": "user", "content": "Hello"}]},
+    "/v1/messages": {
+        "model": "demo",
+        "max_tokens": 2,
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [
+            {"role": "user", "content": "Hello"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                    {"type": "tool_use", "id": "a", "name": "f", "input": {"b": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "a", "content": "c", "is_error": True}],
+            },
+        ],
+        "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 9},
+        "output_config": {"format": {"type": "json_schema", "schema": SCHEMAS["person"]}, "effort": "low"},
+        "stop_sequences": ["x"],
+        "logit_bias": {"5": -1},
+        "stream": True,
+    },
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]},
+    "/api/chat": {
+        "model": "demo",
+        "messages": [
+            {"role": "user", "content": "Hello"},
+            {
+                "role": "assistant",
+                "thinking": "Hm.",
+                "tool_calls": [{"function": {"name": "f", "arguments": {"b": 1}}}],
+            },
+            {"role": "tool", "tool_name": "f", "content": "c"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "format": SCHEMAS["person"],
+        "options": {"num_predict": 2, "seed": 1, "stop": ["x"], "logit_bias": {"5": -1}, "num_ctx": 9},
+        "think": "high",
+        "logprobs": True,
+        "top_logprobs": 2,
+        "keep_alive": "5m",
+        "stream": True,
+    },
+    "/api/generate": {"prompt": "Hello", "system": "Be brief.", "raw": False, "options": {"num_predict": 2}},
+    "/api/show": {"model": "demo", "verbose": True},
 }
 
 
@@ -404,6 +476,7 @@ KINDS = {
     "family": Kind(family, at_once=5),
     "architecture": Kind(architecture, at_once=10),
     "head": Kind(head),
+    "published head": Kind(published_head),
     "onnx": Kind(onnx),
     "session": Kind(session, at_once=25),
     "template": Kind(template, at_once=25),

@@ -33,9 +33,10 @@ __all__ = ["company", "interrupted", "story"]
 def _engines(name: str) -> tuple[str, ...]:
     if name.startswith("hybrid ") and name not in ("hybrid lfm2", "hybrid qwen35"):
         return ("llama",)
-    return ("onnx",) if name == "head" or name.startswith("published ") else ("onnx", "llama")
+    return ("onnx",) if name.startswith(("head", "published ")) else ("onnx", "llama")
 
 
+_OF_DEMO = ("demo", "trimmed", "head", "head as published", "head in safetensors")
 _MODES = ("off", "sequence", "tree", "hierarchy", "ngram", "auto", "seer", "seer", "seer trees", "seer trees", "random")
 _ALONE = ("off", "ngram", "auto", "seer", "seer", "seer trees")
 _TEXTS = (
@@ -66,7 +67,7 @@ def story(number: int) -> dict[str, Any]:
     model = chance.choice(("demo", "demo", "demo", "trimmed", "head", *["any"] * 5))
     model = chance.choice(names()) if model == "any" else model
     engine = chance.choice(_engines(model))
-    is_small = model not in ("demo", "trimmed", "head")
+    is_small = model not in _OF_DEMO
     loading: dict[str, Any] = {"n_ctx": chance.choice((32, 64, 64, 100, 160, 160, 256, 256, 400))}
     loading["n_threads"] = chance.choice((1, 1, 1, 1, 1, 2, 3))
     if chance.random() < 0.3:
@@ -123,7 +124,7 @@ def company(number: int) -> dict[str, Any]:
             if is_single and chance.random() < 0.1:
                 ask["options"] |= {"grammar": _SPELLED, "json_schema": None}
         steps.append(asks)
-    modes = ("seer", *_MODES[1:]) if model not in ("demo", "head", "trimmed") else _MODES
+    modes = ("seer", *_MODES[1:]) if model not in _OF_DEMO else _MODES
     return {
         "model": model,
         "engine": engine,

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from lone_text import lone_text
 from published_models import publish
 from published_signatures import SIGNATURES
 from published_weights import Weights, read_weights
 
+import edge_spec
 from edge_spec.engines.onnx.opener import open_published
 from edge_spec.engines.onnx.published_pool import PublishedPath
 from edge_spec.engines.settings import ModelSettings
@@ -22,6 +25,17 @@ assert DEMO.draft is not None
 assert DEMO.intermediate is not None
 
 Opener = Callable[..., PublishedPath]
+
+
+@pytest.fixture(scope="session")
+def kept() -> npt.NDArray[np.int64]:
+    """So few tokens that a head without any training guesses right now and then."""
+    with edge_spec.load(
+        "demo", engine="onnx", n_ctx=256, n_threads=1, speculation="off", kv_k="f32", kv_v="f32"
+    ) as model:
+        replies = [model.generate("Tell me a story.", seed=seed, max_tokens=80) for seed in range(3)]
+        written = {token for reply in replies for token in (reply.read(), reply.token_ids)[1]}
+    return np.array(sorted(written)[::2], np.int64)
 
 
 @pytest.fixture(scope="session")

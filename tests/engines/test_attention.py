@@ -40,6 +40,23 @@ def test_it_computes_attention(kind: tuple[Any, int, bool], data: st.DataObject)
     assert np.allclose(world.run(session), world.exact(window=window), atol=2e-3 if f16 else 2e-5)
 
 
+@pytest.mark.parametrize("f16", [False, True])
+@pytest.mark.parametrize(("window", "unseen"), [(0, 1), (0, 18), (7, 3), (37, 20)])
+@settings(max_examples=15)
+@given(data=st.data())
+def test_the_first_places_may_be_seen_by_no_other(data: st.DataObject, window: int, unseen: int, *, f16: bool) -> None:
+    world, session = data.draw(worlds(f16=f16)), open_session(f16=f16, window=window, unseen=unseen)
+    together = world.run(session)
+    assert np.allclose(together, world.exact(window=window, unseen=unseen), atol=2e-3 if f16 else 2e-5)
+    assert np.array_equal(world.run(session, calls=[1] * len(world.parents)), together)
+    for variant in ("avx512", "avx2", "neon", "reference"):
+        try:
+            session = open_session(variant, f16=f16, window=window, unseen=unseen)
+        except Exception:
+            continue  # it does not run here
+        assert np.array_equal(world.run(session), together)
+
+
 def test_it_rotates_pairs_half_a_head_apart_as_well_as_neighbors() -> None:
     for n_rotated in (HEAD_DIM, 32):
         world = World(20, [-1, 0, 1, 1], n_rotated=n_rotated)

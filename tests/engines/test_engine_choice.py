@@ -86,8 +86,8 @@ def test_weights_that_the_kernels_do_not_know_are_left_to_llama_cpp(tmp_path: Pa
     assert_falls_back(path, tmp_path / "cache", "weights of type BF16")
     path = write_gguf(tmp_path / "model.gguf", kinds=dict.fromkeys(MATRICES[:-3], "BF16"))
     assert_falls_back(path, tmp_path / "cache", "weights of type BF16")
-    path = write_gguf(tmp_path / "model.gguf", kinds={"attn_k": "TQ1_0"})
-    assert_falls_back(path, tmp_path / "cache", "TQ1_0")
+    path = write_gguf(tmp_path / "model.gguf", kinds={"attn_k": "IQ3_S"})
+    assert_falls_back(path, tmp_path / "cache", "IQ3_S")
     assert not (tmp_path / "cache" / "onnx").exists()
 
 

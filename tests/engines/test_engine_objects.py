@@ -21,8 +21,7 @@ from edge_spec.engines.tokenizers import open_tokenizer
 from edge_spec.errors import Closed, SettingsError
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, inspect, resolve_family
-from edge_spec.models.gguf.cursor import GGUFArray
-from edge_spec.models.gguf.trimmed import TrimmedVocabulary
+from edge_spec.models.head_facts import HeadFacts
 from edge_spec.sampling.gbnf import gbnf_to_lark
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
 from edge_spec.speculation.language_model import NumericsProfile
@@ -97,8 +96,7 @@ def test_a_drafter_gets_the_context_of_its_target_and_few_threads(gguf: ModelFil
 
 
 def test_a_head_gets_the_threads_of_its_target(gguf: ModelFile) -> None:
-    ids = GGUFArray(path=gguf.path, element_type=4, length=0, offset=0, n_bytes=0)
-    head = replace(gguf, architecture="eagle3", trimmed=TrimmedVocabulary(of="", teacher="", ids=ids))
+    head = replace(gguf, architecture="eagle3", head=HeadFacts(layers=(1, 2), width=gguf.n_embd, n_rows=gguf.n_vocab))
     assert small(n_threads=4).for_drafter(head, trees=False).n_threads == 4
 
 

@@ -78,6 +78,9 @@ def test_logits_are_those_of_llama_cpp_and_of_the_formulas(tmp_path: Path, famil
     for widths in ([1], [2, 3], [7, 5, 4]):
         model.rollback(0)
         assert np.array_equal(rows_of(model, widths), ours)
+    model.rollback(0)
+    model.prefill(TEXT[:40])
+    assert np.array_equal(model.decode(Tree.sequence(TEXT[40:48])), ours[36:44])
     model.close()
     assert apart(ours, float_logits(path, TEXT)[4:]) <= 1e-5
     # llama.cpp's GELU is a table of 16-bit floats.

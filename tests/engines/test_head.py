@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from modes_agree import check_modes_agree, questions
 import edge_spec
 from edge_spec.chat.session import ChatSession
 from edge_spec.engines.base import ModelSettings
-from edge_spec.engines.onnx.head_model import HeadPath
+from edge_spec.engines.onnx.head_model import HeadPath, HeadPool, HeadSession
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.onnx.opener import drafter_settings
 from edge_spec.engines.onnx.pool import OnnxPath
-from edge_spec.engines.onnx.transcription.head import HIDDEN, _tables, hidden_rows_tail
+from edge_spec.engines.onnx.transcription.head import HIDDEN, _tables, hidden_rows_tail, transcribe_head
 from edge_spec.engines.registry import engine
 from edge_spec.errors import BackendError, SettingsError, StateError, UnsupportedModel
 from edge_spec.llama_cpp.quantize import quantize as write_quantized
@@ -38,17 +39,6 @@ LAYERS = (2, 4, 7)
 WIDTH = TARGET.n_embd
 TEXT = np.random.default_rng(3).integers(300, TARGET.n_vocab, 60).tolist()
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}}}
-
-
-@pytest.fixture(scope="module")
-def kept() -> np.ndarray:
-    """So few tokens that a head without any training guesses right now and then."""
-    with edge_spec.load(
-        "demo", engine="onnx", n_ctx=256, n_threads=1, speculation="off", kv_k="f32", kv_v="f32"
-    ) as model:
-        replies = [model.generate("Tell me a story.", seed=seed, max_tokens=80) for seed in range(3)]
-        written = {token for reply in replies for token in (reply.read(), reply.token_ids)[1]}
-    return np.array(sorted(written)[::2], np.int64)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +66,8 @@ def pair(head: Path, probe_cache: Path) -> Iterator[tuple[OnnxPath, HeadPath]]:
     opener.close()
 
 
-def opened_graph(head: Path, cache: Path) -> bytes:
-    """Open a head on the demo's target, and return its graph as it is kept."""
+def opened_files(head: Path, cache: Path) -> dict[str, bytes]:
+    """Open a head on the demo's target, and return what is kept of it."""
     onnx = engine("onnx")
     settings = onnx.resolve(TARGET, ModelSettings(n_ctx=64, n_threads=1))
     opener = onnx.opener(cache_dir=cache)
@@ -85,8 +75,8 @@ def opened_graph(head: Path, cache: Path) -> bytes:
     lone_text(opener.open(inspect(head), drafter_settings(settings), target=(target.pool, TARGET)).pool, target).close()
     target.close()
     opener.close()
-    (kept,) = (cache / "onnx").glob(f"*/head-{inspect(head).fingerprint}-half.onnx")
-    return kept.read_bytes()
+    (kept,) = (cache / "onnx").glob(f"*/head-{inspect(head).fingerprint}")
+    return {path.name: path.read_bytes() for path in kept.iterdir() if path.name != "whole.json"}
 
 
 def test_a_graph_is_made_once_and_again_where_it_is_damaged(
@@ -99,14 +89,45 @@ def test_a_graph_is_made_once_and_again_where_it_is_damaged(
         return _tables(file, target)
 
     monkeypatch.setattr("edge_spec.engines.onnx.transcription.head._tables", noted)
-    first = opened_graph(head, tmp_path)
-    assert opened_graph(head, tmp_path) == first and len(made) == 1
-    (kept,) = (tmp_path / "onnx").glob("*/head-*.onnx")
-    for damaged in (b"", first[:-1], first[:99] + bytes([first[99] ^ 1]) + first[100:]):
-        kept.write_bytes(damaged)
-        assert opened_graph(head, tmp_path) == first
-    assert len(made) == 4
-    assert not list((tmp_path / "onnx").glob("*/tmp*")), "nothing is left beside it"
+    assert engine("onnx").disk_bytes(inspect(head), cache_dir=tmp_path) > 0
+    first = opened_files(head, tmp_path)
+    assert sorted(first) == ["facts.json", "half.onnx", "model.onnx", "source.json", "weights.bin"]
+    assert opened_files(head, tmp_path) == first and len(made) == 1
+    assert engine("onnx").disk_bytes(inspect(head), cache_dir=tmp_path) == 0
+    (kept,) = (tmp_path / "onnx").glob("*/head-*")
+    for name, content in first.items():
+        for damaged in (b"", content[:-1], content[:9] + bytes([content[9] ^ 1]) + content[10:]):
+            (kept / name).write_bytes(damaged)
+            assert opened_files(head, tmp_path) == first
+    assert len(made) == 1 + 3 * len(first)
+    assert not list((tmp_path / "onnx").glob(".part-*")), "nothing is left beside it"
+
+
+def test_without_room_on_the_disk_a_head_is_kept_in_memory(
+    pair: tuple[OnnxPath, HeadPath], head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, kept = pair
+    wanted = first_row(target, kept)
+    full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr("edge_spec.engines.onnx.transcription.head_files.shutil.disk_usage", lambda path: full)
+    file = inspect(head)
+    made = transcribe_head(file, TARGET, tmp_path)
+    assert isinstance(made.graph(f16=True), bytes)
+    session = HeadSession(made, drafter_settings(target.settings))
+    pool = HeadPool(
+        session, drafter_settings(target.settings), name="x", target=target.pool, features=kept.pool.features
+    )
+    assert (first_row(target, lone_text(pool, target)) == wanted).all()
+    session.close()
+
+
+def first_row(target: OnnxPath, head: HeadPath) -> np.ndarray:
+    """The row after a text."""
+    for path in (target, head):
+        path.rollback(0)
+    target.prefill(TEXT[:30])
+    head.prefill([1, 2, 3] * 9)
+    return head.decode(Tree.sequence([2]))[0].copy()
 
 
 def hidden_rows(tokens: Sequence[int], cache: Path) -> np.ndarray:
@@ -480,7 +501,7 @@ def test_what_a_head_cannot_do_is_said(head: Path, tmp_path: Path, probe_cache: 
         UnsupportedModel, match=r"^other\.gguf was made for llama with .*, and target-q4_0\.gguf is llama"
     ):
         edge_spec.load(TARGET.path, draft=other, **given)
-    for layers in ((2, 4, 8), (0, 4, 7), (-1, 4, 7)):
+    for layers in ((2, 4, 9), (0, 4, 7), (-1, 4, 7)):
         write_head(other, TARGET, kept, layers)
-        with pytest.raises(UnsupportedModel, match="three layers"):
+        with pytest.raises(UnsupportedModel, match="does not name layers of"):
             edge_spec.load(TARGET.path, draft=other, **given)

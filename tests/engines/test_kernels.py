@@ -22,7 +22,7 @@ from edge_spec.models.gguf.types import TYPES, TYPES_BY_NUMBER
 needs_kernels = pytest.mark.skipif(kernels.available() is not None, reason=str(kernels.available()))
 VARIANTS = kernels.features() if kernels.available() is None else ()
 QUIET_NAN = 0x7FC00000
-FLOATS = ("F32", "F16", "BF16")
+FLOATS = kernels.FLOATS
 
 
 def sane_blocks(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
@@ -37,12 +37,17 @@ def sane_blocks(kind: str, n_out: int, n_in: int, rng: np.random.Generator) -> n
         blocks[..., 0] = rng.integers(115, 123, blocks.shape[:2], dtype=np.uint8)
     else:
         n = 4 if kind in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K") else 2
-        start = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208}.get(kind, 0)
+        start = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208, "TQ1_0": 52, "TQ2_0": 64}.get(kind, 0)
         blocks[..., start : start + n] = scales[..., :n]
     return blocks.reshape(n_out, -1)
 
 
 def values_of(blocks: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
+    if kind in ("Q1_0", "Q2_0"):  # gguf knows no more than the size of their blocks
+        units = blocks.reshape(len(blocks), -1, TYPES[kind].block_bytes)
+        bits = np.unpackbits(units[..., 2:], axis=-1, bitorder="little").astype(np.float32)
+        codes = 2 * bits if kind == "Q1_0" else bits[..., 0::2] + 2 * bits[..., 1::2]
+        return (units[..., :2].view(np.float16).astype(np.float32) * (codes - 1)).reshape(len(blocks), -1)
     stored = blocks.view({"F32": np.float32, "F16": np.float16}.get(kind, np.uint8))
     with np.errstate(all="ignore"):
         return np.asarray(gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[kind]), np.float32)
@@ -89,7 +94,7 @@ def test_every_variant_gives_the_bits_of_the_reference(
 ) -> None:
     rng = np.random.default_rng(seed)
     block = TYPES[kind].block
-    n_in = block * {1: 29 * n_units, 32: n_units, 256: -(-n_units // 8)}[block]
+    n_in = 29 * n_units if block == 1 else block * -(-32 * n_units // block)
     blocks = sane_blocks(kind, n_out, n_in, rng)
     if any_scales:  # NaN, infinite, denormal and negative ones among them
         blocks = rng.integers(0, 256, blocks.shape, dtype=np.uint8)
@@ -104,7 +109,7 @@ def test_every_variant_gives_the_bits_of_the_reference(
 @pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "Q2_K", "IQ4_XS", *FLOATS])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "Q2_K", "IQ4_XS", "TQ2_0", "Q1_0", *FLOATS])
 def test_inputs_split_between_passes_give_the_bits_of_the_reference(variant: str, kind: str) -> None:
     rng = np.random.default_rng(3)
     packed = kernels.pack(sane_blocks(kind, 40, 8192 + 256, rng), kind)
@@ -247,6 +252,16 @@ def test_a_missing_or_foreign_library_is_a_reason_not_a_crash(tmp_path: Path, mo
     for use in (kernels.features, kernels.library_path):
         with pytest.raises(BackendError, match="not available because"):
             use()
+
+
+@needs_kernels
+@pytest.mark.parametrize("number", ["VERSION", "OPERATORS"])
+def test_a_library_of_another_version_is_a_reason(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(kernels.NUMBERS, number, kernels.NUMBERS[number] + 1)
+    monkeypatch.setattr(library, "_load", library._load.__wrapped__)
+    assert f"this edge-spec needs {kernels.NUMBERS['VERSION']}, {kernels.NUMBERS['OPERATORS']}" in str(
+        kernels.available()
+    )
 
 
 @pytest.mark.slow

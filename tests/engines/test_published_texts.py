@@ -140,10 +140,10 @@ def test_grammars_of_all_threads_share_one_tokenizer_and_one_vocabulary(
     ) as model:
         held = model.ledger.held_bytes
         with pytest.raises(MemoryError):
-            model.grammar_of('root ::= "a"', None)
+            model.requests([[0]], grammar='root ::= "a"')
         assert model.ledger.held_bytes == held
         with ThreadPoolExecutor(4) as threads:
-            assert all(threads.map(lambda n: model.grammar_of(f'root ::= "{n}"', None), range(4)))
+            assert all(threads.map(lambda n: model.requests([[0]], grammar=f'root ::= "{n}"'), range(4)))
         assert made == ["tokenizer", "vocabulary", "vocabulary"]
         (line,) = (line for line in model.ledger if line.name == "grammars")
         assert line.predicted_bytes == grammar_bytes(model.n_vocab)

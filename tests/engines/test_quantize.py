@@ -22,7 +22,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ModelFile:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "most"), [("Q4_0", "Q4_0"), ("Q4_K_M", "Q4_K"), ("Q8_0", "Q8_0")])
+@pytest.mark.parametrize(
+    ("kind", "most"), [("Q4_K_M", "Q4_K"), *((kind, kind) for kind in ("Q4_0", "Q8_0", "TQ2_0", "Q1_0"))]
+)
 def test_a_model_is_written_in_another_type(
     kind: str, most: str, source: ModelFile, tmp_path: Path, probe_cache: Path
 ) -> None:
@@ -82,7 +84,7 @@ def test_every_name_that_a_file_can_have_will_do(source: ModelFile, tmp_path: Pa
 
 def test_types_that_need_more_than_a_model_are_not_offered() -> None:
     offered = quantizations()
-    assert {"Q4_0", "Q4_K_M", "Q8_0", "F16", "IQ4_NL"} <= set(offered)
+    assert {"Q4_0", "Q4_K_M", "Q8_0", "F16", "IQ4_NL", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"} <= set(offered)
     assert not {"IQ1_S", "IQ2_XXS"} & set(offered)
 
 

@@ -17,6 +17,7 @@ from edge_spec.engines.onnx.opener import open_onnx
 from edge_spec.engines.onnx.transcription.cache import Transcription, transcribe
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import UnsupportedModel
+from edge_spec.llama_cpp.quantize import quantize
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.models import inspect, resolve_family
 from edge_spec.speculation.tree import Tree
@@ -115,6 +116,9 @@ def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
         pytest.param({"kinds": MIX | dict.fromkeys(("attn_q", "attn_k", "ffn_up"), "Q3_K")}, 2.0, id="Q3_K_M"),
         pytest.param({"kinds": MIX | dict.fromkeys(("attn_q", "attn_k", "ffn_up"), "Q2_K")}, 2.0, id="Q2_K"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "IQ4_XS")}, 2.0, id="IQ4_XS"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "TQ1_0")}, 2.0, id="TQ1_0"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "TQ2_0")}, 2.0, id="TQ2_0"),
+        pytest.param({"kinds": dict.fromkeys(MATRICES, "Q1_0")}, 1.3, id="Q1_0"),
         pytest.param({"kinds": dict.fromkeys(MATRICES, "Q5_1")}, 1.3, id="Q5_1"),
     ],
 )
@@ -126,6 +130,21 @@ def test_logits_are_no_further_from_llama_cpp_than_its_own_with_and_without_flas
     flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
     ours = on_onnx(transcribe(inspect(path), tmp_path / "cache"), tokens)
     assert apart(ours, flash) <= allowed * apart(flash, plain)
+
+
+@pytest.mark.long
+@needs_kernels
+@pytest.mark.parametrize("kind", ["TQ1_0", "TQ2_0", "Q1_0", "Q2_0"])
+def test_logits_of_files_that_are_written_in_two_or_three_values_are_those_of_llama_cpp(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "made.gguf"
+    quantize(inspect(write_gguf(tmp_path / "f16.gguf", kinds=dict.fromkeys(MATRICES, "F16"))), path, kind, n_threads=1)
+    assert inspect(path).quantization == kind
+    tokens = np.random.default_rng(0).integers(3, N_VOCAB, 68).tolist()
+    flash, plain = (on_llama(path, tokens, flash=flash) for flash in (True, False))
+    ours = on_onnx(transcribe(inspect(path), tmp_path / "cache"), tokens)
+    assert apart(ours, flash) <= 2.0 * apart(flash, plain)
 
 
 @needs_kernels
@@ -174,7 +193,7 @@ def test_the_demo_family_thinks_alike_on_both_engines(tmp_path: Path, role: str)
         ({**GEMMA3, "extra": {"attention.sliding_window": 8, "attention.sliding_window_pattern": "?"}}, "window"),
         ({"head_norms": True}, "attn_q_norm"),
         ({"architecture": "qwen3"}, "lacks the tensor"),
-        ({"kinds": {"ffn_up": "TQ1_0"}}, "TQ1_0"),
+        ({"kinds": {"ffn_up": "IQ3_S"}}, "IQ3_S"),
         ({"head_dim": 24}, "heads of 24 numbers"),
     ],
 )

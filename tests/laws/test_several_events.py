@@ -35,7 +35,7 @@ def tokens_of(events: list[TokenEvent]) -> list[tuple[Any, ...]]:
 def test_each_tells_what_it_tells_alone(most: int, stop: tuple[str, ...]) -> None:
     model = text_model(most)
     settings = model.sampler_settings(seed=3, temperature=1.0)
-    replies = model.replies(PROMPTS, settings, n=2, max_tokens=30, stop=stop, logprobs=2)
+    replies = model.replies(model.requests(PROMPTS, settings, max_tokens=30, stop=stop, logprobs=2), n=2)
     told: dict[int, list[TokenEvent]] = {index: [] for index in range(len(replies))}
     ended = []
     for index, batch in replies.event_batches():

@@ -39,6 +39,7 @@ def hub(models: dict[str, bytes]) -> Iterator[FakeHub]:
                 "sub/big-Q6_K-00001-of-00002.gguf": models["draft"],
                 "sub/big-Q6_K-00002-of-00002.gguf": models["target"],
             },
+            "org/one-bit-GGUF": {"one-bit-F16.gguf": b"x", "one-bit-Q1_0.gguf": b"y"},
             "org/small-GGUF": {"small-Q4_0.gguf": models["draft"]},
         }
         yield found

@@ -59,7 +59,7 @@ def test_an_engine_says_why_it_cannot_run_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "said"),
-    [("eagle3", "an EAGLE-3 head"), ("dflash", "a DFlash drafter"), ("gemma4-assistant", "an assistant head")],
+    [("dflash", "a DFlash drafter"), ("gemma4-assistant", "an assistant head")],
 )
 def test_heads_are_named_for_what_they_are(architecture: str, said: str, tmp_path: Path) -> None:
     path = write_head(tmp_path / "head.gguf", architecture, "blk.0.attn_q.weight")

@@ -26,6 +26,7 @@ pytest.importorskip("huggingface_hub")
     ("name", "called", "files"),
     [
         ("org/big-GGUF", "big-Q4_0", ["big-Q4_0.gguf"]),
+        ("org/one-bit-GGUF", "one-bit-Q1_0", ["one-bit-Q1_0.gguf"]),
         ("org/big-GGUF:q8_0", "big-Q8_0", ["big-Q8_0.gguf"]),
         ("org/big-GGUF:big-Q8_0.gguf", "big-Q8_0", ["big-Q8_0.gguf"]),
         ("https://huggingface.co/org/big-GGUF", "big-Q4_0", ["big-Q4_0.gguf"]),

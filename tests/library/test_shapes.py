@@ -50,6 +50,14 @@ def test_a_shape_is_planned_as_its_file_is() -> None:
             assert here.needed_bytes <= (1 << 30 if memory == "1GiB" else 240 << 20)
 
 
+def test_a_file_of_one_bit_weights_is_as_large_as_the_published_one() -> None:
+    """Bonsai 8B has the shape of Qwen 3 8B, and all of its matrices are Q1_0."""
+    source = Source(repo="prism-ml/Bonsai-8B-gguf", patterns=("Bonsai-8B-Q1_0.gguf",))
+    file = file_of(read_shapes()["ggml-org/Qwen3-8B-GGUF"], source)
+    assert file is not None and file.quantization == "Q1_0"
+    assert abs(file.weight_bytes - 1.15e9) < 0.01e9
+
+
 @pytest.mark.parametrize("name", sorted(read_catalogue()))
 def test_every_entry_is_as_large_as_its_name_says(name: str) -> None:
     files = files_of(read_catalogue()[name])

@@ -10,12 +10,13 @@ import pytest
 from marked_vocabulary import takes
 
 from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
+from edge_spec.generation.tools.functions import Tool
 from edge_spec.generation.tools.grammar import calls_grammar, schema_of
 from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax
 from edge_spec.sampling.json_schema import schema_to_lark
-from edge_spec.server.answer_formats import wanted_format
 from edge_spec.server.errors import ApiError
-from edge_spec.server.fields import ChatFields, FunctionFields, parse
+from edge_spec.server.fields import parse
+from edge_spec.server.openai_api import ChatFields, wanted_format
 
 SCHEMA = {"type": "object", "properties": {"name": {"enum": ["Rex", "find"]}, "n": {"type": "integer"}}}
 SCHEMA["required"] = ["name"]
@@ -38,13 +39,12 @@ PLACES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("place", PLACES)
 def test_a_schema_is_kept_wherever_it_is_given(place: str) -> None:
     wanted = wanted_format(parse(ChatFields, {"messages": MESSAGES, **PLACES[place]}))
-    assert wanted is not None and wanted.is_json
-    assert wanted.grammar == schema_to_lark(SCHEMA)
+    assert wanted[0] == {"json_schema": SCHEMA}
 
 
 def test_format_json_is_an_object() -> None:
     wanted = wanted_format(parse(ChatFields, {"messages": MESSAGES, "format": "json"}))
-    assert wanted is not None and wanted.grammar == schema_to_lark({"type": "object"})
+    assert wanted == ({"json_schema": {"type": "object"}}, "format")
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,29 @@ def test_format_json_is_an_object() -> None:
         ({"response_format": {"type": "json_object"}, "json_schema": SCHEMA}, "json_schema"),
         ({"format": SCHEMA, "grammar": 'root ::= "a"'}, "grammar"),
         ({"format": "yaml"}, "format"),
-        ({"json_schema": {"name": "x", "schema": 3}}, "json_schema.schema"),
-        ({"json_schema": {"type": "string", "pattern": 3}}, "json_schema"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_by_its_place(fields: dict[str, Any], param: str) -> None:
+def test_what_cannot_be_wanted_is_refused_by_its_place(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
         wanted_format(parse(ChatFields, {"messages": MESSAGES, **fields}))
     assert caught.value.status == 400 and caught.value.param == param
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"json_schema": {"name": "x", "schema": 3}}, "json_schema.schema"),
+        ({"json_schema": {"type": "string", "pattern": 3}}, "json_schema"),
+        (
+            {"format": {"type": "string", "pattern": 3}, "tools": [{"type": "function", "function": {"name": "a"}}]},
+            "format",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_its_place(served: Any, fields: dict[str, Any], param: str) -> None:
+    answer = served.post(json={"messages": MESSAGES, **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 @pytest.mark.long
@@ -77,8 +92,8 @@ def test_the_server_writes_by_schemas_in_other_places(served: Any) -> None:
 
 
 FUNCTIONS = [
-    FunctionFields(name="find", parameters={"properties": {"at": {"type": "string"}}}),
-    FunctionFields(name="now"),
+    Tool(name="find", parameters={"properties": {"at": {"type": "string"}}}),
+    Tool(name="now"),
 ]
 SCHEMAS = {function.name: schema_of(function) for function in FUNCTIONS}
 

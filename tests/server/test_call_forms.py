@@ -16,21 +16,25 @@ from hypothesis import strategies as st
 from marked_vocabulary import takes
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
+from pydantic import TypeAdapter
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.events import TokenEvent
+from edge_spec.generation.request import ReplyRequest
 from edge_spec.generation.text_stream import TextStream
 from edge_spec.generation.thoughts import THOUGHTS, ThoughtMarks
 from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
 from edge_spec.generation.tools.arguments import BARE, JSON, PYTHON, TAGGED
+from edge_spec.generation.tools.calls import CallReading
+from edge_spec.generation.tools.functions import Tool
 from edge_spec.generation.tools.grammar import calls_grammar, schema_of
 from edge_spec.generation.tools.syntax import FORMS, CallSyntax
-from edge_spec.server.answering import Prepared, chunks, whole
-from edge_spec.server.fields import ChatFields, FunctionFields, MessageFields
+from edge_spec.sampling import SamplerSettings
+from edge_spec.server.dialects import dialect_at
 from edge_spec.server.jobs import Job
 from edge_spec.server.request_log import Record
 from edge_spec.server.settings import ServerSettings
-from edge_spec.server.streaming import EventStream
+from edge_spec.server.streaming import PieceStream
 from edge_spec.speculation.statistics import Statistics
 
 pytestmark = pytest.mark.long
@@ -48,7 +52,7 @@ ROOM = {
     },
     "required": ["name", "open"],
 }
-FUNCTIONS = [FunctionFields(name="find_room", parameters=ROOM), FunctionFields(name="find")]
+FUNCTIONS = [Tool(name="find_room", parameters=ROOM), Tool(name="find")]
 SCHEMAS = {function.name: schema_of(function) for function in FUNCTIONS}
 VALUES = {
     "name": 'A "B" {c} \\ [d] =, é\n<tool_call> it\'s',
@@ -164,48 +168,67 @@ def test_of_a_text_that_is_cut_nothing_is_told_that_the_whole_one_does_not_say(f
         assert len(calls) <= len(whole["tool_calls"])
 
 
-class Written(AsyncIterator[tuple[int, list[TokenEvent]]]):
+def test_a_call_that_was_cut_off_is_not_among_those_of_a_reply(form: CallSyntax) -> None:
+    opening, text = answered(form)
+    reading = CallReading(syntax=form, schemas=SCHEMAS)
+    _, whole = reading.message(opening + text, is_cut=False)
+    assert [call.name for call in whole] == [call["name"] for call in expected(form)["tool_calls"]]
+    for place in range(len(text)):
+        _, calls = reading.message(opening + text[:place], is_cut=True)
+        assert calls == whole[: len(calls)], text[:place]
+
+
+class Written(AsyncIterator[tuple[int, list[TokenEvent], Any]]):
     """Work that has been done: an answer of such pieces, and how it has ended."""
 
     def __init__(self, pieces: list[bytes], finish_reason: str) -> None:
         stream = TextStream()
         texts = [*map(stream.push, pieces), stream.finish()]
+        answer = SimpleNamespace(
+            finish_reason=finish_reason,
+            is_cut=finish_reason != "eos",
+            statistics=Statistics(),
+            n_reused=0,
+            settings=SimpleNamespace(seed=0),
+            identity="bitwise",
+            prompt=(1,),
+            stopped_by=None,
+        )
         events = [TokenEvent(id=None, text=text, top={}, drafted_by=None, round=1) for text in texts]
-        self._batches = iter([*([event] for event in events), []])
-        self.kept, self.replies = SimpleNamespace(grow=lambda n_bytes: None), None
-        statistics = Statistics()
-        settings = SimpleNamespace(seed=0)
-        self.answers = [
-            SimpleNamespace(
-                error=None,
-                finish_reason=finish_reason,
-                statistics=statistics,
-                n_reused=0,
-                settings=settings,
-                identity="bitwise",
-            )
-        ]
+        self._batches = iter([*(([event], None) for event in events), ([], answer)])
+        self.kept, self.notices, self.answers = SimpleNamespace(grow=lambda n_bytes: None), (), [answer]
 
-    async def __anext__(self) -> tuple[int, list[TokenEvent]]:
+    async def __anext__(self) -> tuple[int, list[TokenEvent], Any]:
         try:
-            return 0, next(self._batches)
+            return 0, *next(self._batches)
         except StopIteration:
             raise StopAsyncIteration from None
 
 
-def responded(form: CallSyntax, opening: str, pieces: list[bytes], finish_reason: str, *, stream: bool) -> Any:
-    """Return the choice of a response to a client, ids left out; that of a stream as the official client adds it up."""
-    prompts = SimpleNamespace(opening=lambda prompt: opening, spelling=lambda token: b"", ends=lambda token: False)
-    model: Any = SimpleNamespace(prompts=prompts, profile=SimpleNamespace(name="it"), speed_up=lambda done: None)
-    job = Job(prompts=((1,),), n=1, asked={}, syntax=form, schemas=SCHEMAS)
-    asked = ChatFields(messages=[MessageFields(role="user", content="Which?")], stream=stream)
-    prepared, work = Prepared(asked, job, model, "it"), cast(Any, Written(pieces, finish_reason))
+def responded(
+    form: CallSyntax, opening: str, pieces: list[bytes], finish_reason: str, *, stream: bool, path: str
+) -> str:
+    """Return the response to a client."""
+    prompts = SimpleNamespace(spelling=lambda token: b"", ends=lambda token: False)
+    profile = SimpleNamespace(name="it")
+    model: Any = SimpleNamespace(prompts=prompts, profile=profile, speed_up=lambda done: None, n_ctx=1)
+    reading = CallReading(syntax=form, schemas=SCHEMAS)
+    request = ReplyRequest(prompt=(1,), settings=SamplerSettings(seed=0), opening=opening, reading=reading)
+    settings, job = ServerSettings(name="it"), Job(requests=[request], is_stream=stream)
+    jobs: Any = SimpleNamespace(
+        model=model, settings=settings, require_name=lambda name: None, chat=lambda *given, **more: job
+    )
+    dialect, work = dialect_at(path), cast(Any, Written(pieces, finish_reason))
+    body = {"messages": [{"role": "user", "content": "Which?"}], "stream": stream, "max_tokens": 1}
+    response = dialect.writes[path](jobs, body)
+    assert not isinstance(response, dict)
 
-    async def body() -> bytes:
+    async def content() -> bytes:
         if not stream:
-            return b"".join(await whole(work, prepared))
-        settings, sent = ServerSettings(), list[bytes]()
-        events = EventStream(chunks(work, prepared), settings, inf, Record(), asyncio.Event(), lambda: None)
+            return b"".join(await response.whole(work))
+        sent = list[bytes]()
+        chunks = response.chunks(work)
+        events = PieceStream(chunks, dialect, settings, inf, Record(), asyncio.Event(), lambda: None)
 
         async def send(message: Any) -> None:
             sent.append(message.get("body", b""))
@@ -213,7 +236,10 @@ def responded(form: CallSyntax, opening: str, pieces: list[bytes], finish_reason
         await events({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
         return b"".join(sent)
 
-    text = asyncio.run(body()).decode()
+    return asyncio.run(content()).decode()
+
+
+def openai_message(text: str, *, stream: bool) -> dict[str, Any]:
     if not stream:
         (choice,) = json.loads(text)["choices"]
     else:
@@ -233,7 +259,78 @@ def responded(form: CallSyntax, opening: str, pieces: list[bytes], finish_reason
     }
 
 
-def test_a_stream_of_the_server_adds_up_to_the_response_that_is_not_streamed(form: CallSyntax) -> None:
+def anthropic_message(text: str, *, stream: bool) -> dict[str, Any]:
+    types = pytest.importorskip("anthropic.types")
+    if stream:
+        of_stream = TypeAdapter(types.RawMessageStreamEvent)
+        for part in text.strip().split("\n\n"):
+            name, data = part.split("\n", 1)
+            event = of_stream.validate_json(data.removeprefix("data: "))
+            assert name == f"event: {event.type}"
+            if event.type == "message_start":
+                message = event.message.model_dump()
+            elif event.type == "content_block_start":
+                assert event.index == len(message["content"])
+                message["content"].append({**event.content_block.model_dump(), "json": ""})
+            elif event.type == "content_block_delta":
+                block, delta = message["content"][event.index], event.delta.model_dump()
+                kind = delta.pop("type")
+                for field, more in delta.items():
+                    block["json" if kind == "input_json_delta" else field] += more
+            elif event.type == "message_delta":
+                message |= event.delta.model_dump(exclude_none=True)
+        assert event.type == "message_stop"
+    else:
+        message = types.Message.model_validate_json(text).model_dump()
+        for block in message["content"]:
+            block["json"] = json.dumps(block.get("input"), ensure_ascii=False)
+    blocks = {kind: [each for each in message["content"] if each["type"] == kind] for kind in ("text", "thinking")}
+    assert all(block["signature"] == "" for block in blocks["thinking"])
+    calls = [(each["name"], each["json"]) for each in message["content"] if each["type"] == "tool_use"]
+    reasons = {"tool_use": "tool_calls", "max_tokens": "length"}
+    return {
+        "content": "".join(block["text"] for block in blocks["text"]),
+        "thought": "".join(block["thinking"] for block in blocks["thinking"]),
+        "calls": whole_calls(calls),
+        "finish_reason": reasons.get(message["stop_reason"], message["stop_reason"]),
+    }
+
+
+def ollama_message(text: str, *, stream: bool) -> dict[str, Any]:
+    kind = pytest.importorskip("ollama").ChatResponse
+    parts = [kind.model_validate_json(line) for line in text.splitlines()]
+    assert (stream or len(parts) == 1) and parts[-1].done
+    calls = [call.function for part in parts for call in part.message.tool_calls or ()]
+    reason = "tool_calls" if calls and parts[-1].done_reason == "stop" else parts[-1].done_reason
+    return {
+        "content": "".join(part.message.content or "" for part in parts),
+        "thought": "".join(part.message.thinking or "" for part in parts),
+        "calls": [(call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in calls],
+        "finish_reason": reason,
+    }
+
+
+def whole_calls(calls: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those of some calls whose arguments have been written to their end."""
+    found = []
+    for name, arguments in calls:
+        try:
+            json.loads(arguments)
+        except json.JSONDecodeError:
+            break
+        found.append((name, arguments))
+    return found
+
+
+MESSAGES = {
+    "/v1/chat/completions": openai_message,
+    "/v1/messages": anthropic_message,
+    "/api/chat": ollama_message,
+}
+
+
+@pytest.mark.parametrize("path", MESSAGES)
+def test_a_stream_of_the_server_adds_up_to_the_response_that_is_not_streamed(form: CallSyntax, path: str) -> None:
     opening, text = answered(form)
     raw = text.encode()
     told = expected(form)
@@ -242,10 +339,14 @@ def test_a_stream_of_the_server_adds_up_to_the_response_that_is_not_streamed(for
     bytewise = [raw[n : n + 1] for n in range(len(raw))]
     cases = [(bytewise, "eos"), (bytewise, "length")]
     # What reads the text is tried at each place above.
-    cases += [([raw[:place], raw[place:]], "eos") for place in range(0, len(raw), 3)]
-    cases += [([raw[: place // 2], raw[place // 2 : place]], "length") for place in range(1, len(raw), 3)]
+    step = 3 if path == "/v1/chat/completions" else 11
+    cases += [([raw[:place], raw[place:]], "eos") for place in range(0, len(raw), step)]
+    cases += [([raw[: place // 2], raw[place // 2 : place]], "length") for place in range(1, len(raw), step)]
     for pieces, reason in cases:
-        streamed, at_once = (responded(form, opening, pieces, reason, stream=each) for each in (True, False))
+        streamed, at_once = (
+            MESSAGES[path](responded(form, opening, pieces, reason, stream=each, path=path), stream=each)
+            for each in (True, False)
+        )
         assert streamed == at_once, pieces
         if reason == "eos":
             assert at_once == {**all_of_it, "finish_reason": "tool_calls"}, pieces
@@ -322,7 +423,7 @@ LOOSE: dict[str, Any] = {
 
 
 def test_arguments_of_which_little_is_said_may_be_anything(form: CallSyntax) -> None:
-    functions = [FunctionFields(name=name, parameters=schema) for name, schema in LOOSE.items()]
+    functions = [Tool(name=name, parameters=schema) for name, schema in LOOSE.items()]
     schemas = {function.name: schema_of(function) for function in functions}
     grammar = calls_grammar(functions, form, required=True, several=True, may_think=False)
     taken: list[tuple[str, dict[str, Any]]] = [
@@ -407,7 +508,7 @@ HELD: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
 def test_arguments_are_held_to_what_schemas_say(form: CallSyntax, case: str, strict: bool) -> None:
     schema, good, bad = HELD[case]
     whole = {"type": "object", "properties": {"x": schema, "y": {}}, "required": ["x"], "$defs": {"tree": TREE}}
-    functions = [FunctionFields(name="f", parameters=whole, strict=strict)]
+    functions = [Tool(name="f", parameters=whole, strict=strict)]
     grammar = calls_grammar(functions, form, required=True, several=False, may_think=False)
     for value in good:
         text = called(form, ("f", {"x": value}))
@@ -430,7 +531,7 @@ WORDS += [None, True, 1, 12, 100, -3.5, [], ["a"], [None], {}, {"a": {"b": 1}}]
 def test_whatever_the_grammar_takes_is_valid_as_it_is_read(name: str, case: str) -> None:
     form = FORMS[NAMES.index(name)]
     whole = {"type": "object", "properties": {"x": HELD[case][0]}, "required": ["x"], "$defs": {"tree": TREE}}
-    function = FunctionFields(name="f", parameters=whole, strict=True)
+    function = Tool(name="f", parameters=whole, strict=True)
     grammar = calls_grammar([function], form, required=True, several=False, may_think=False)
     for value in WORDS:
         text = called(form, ("f", {"x": value}))
@@ -451,7 +552,7 @@ KEPT_BY = {JSON: set(MORE), PYTHON: set(MORE), BARE: set[str](), TAGGED: {"a pai
 @pytest.mark.parametrize("case", MORE)
 def test_what_a_form_cannot_keep_is_left_to_the_tool_unless_it_is_strict(form: CallSyntax, case: str) -> None:
     schema = {"type": "object", "properties": {"x": MORE[case], "y": {"enum": ["a"]}}, "required": ["y"]}
-    loose, strict = (FunctionFields(name="f", parameters=schema, strict=value) for value in (False, True))
+    loose, strict = (Tool(name="f", parameters=schema, strict=value) for value in (False, True))
     may: Any = {"required": True, "several": False, "may_think": False}
     notices: list[str] = []
     free = calls_grammar([loose], form, **may, on_notice=notices.append)
@@ -475,10 +576,8 @@ def test_values_that_a_form_cannot_write_are_refused_where_there_are_no_others(n
     may: Any = {"required": True, "several": False, "may_think": False}
     schema = {"type": "object", "properties": {"x": {"enum": [f"a{mark}b"]}}, "required": ["x"]}
     with pytest.raises(SettingsError, match="form of calls"):
-        calls_grammar([FunctionFields(name="f", parameters=schema, strict=True)], form, **may)
-    assert takes(
-        calls_grammar([FunctionFields(name="f", parameters=schema)], form, **may), called(form, ("f", {"x": "a"}))
-    )
+        calls_grammar([Tool(name="f", parameters=schema, strict=True)], form, **may)
+    assert takes(calls_grammar([Tool(name="f", parameters=schema)], form, **may), called(form, ("f", {"x": "a"})))
 
 
 def test_several_calls_of_gpt_oss_are_read_however_the_text_is_cut() -> None:
@@ -529,7 +628,7 @@ BAD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_schema_that_is_none_is_left_to_the_tool_or_refused(form: CallSyntax, name: str) -> None:
     may: Any = {"required": True, "several": False, "may_think": False}
-    loose, strict = (FunctionFields(name="f", parameters=BAD[name], strict=value) for value in (False, True))
+    loose, strict = (Tool(name="f", parameters=BAD[name], strict=value) for value in (False, True))
     notices: list[str] = []
     grammar = calls_grammar([loose], form, **may, on_notice=notices.append)
     assert takes(grammar, called(form, ("f", {}))) or name == "references that branch"

@@ -15,12 +15,12 @@ from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.thoughts import marks_of
 from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
 from edge_spec.generation.tools.chat_prompts import chat_prompt
+from edge_spec.generation.tools.functions import Tool
 from edge_spec.generation.tools.grammar import calls_grammar, schema_of
 from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
-from edge_spec.server.fields import FunctionFields
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-FUNCTIONS = [FunctionFields(name="get_weather", parameters=CITY), FunctionFields(name="get_time")]
+FUNCTIONS = [Tool(name="get_weather", parameters=CITY), Tool(name="get_time")]
 SCHEMAS = {function.name: schema_of(function) for function in FUNCTIONS}
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Now.", "parameters": CITY}}]
 SYSTEM = {"role": "system", "content": "Be brief."}

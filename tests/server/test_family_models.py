@@ -17,10 +17,9 @@ import edge_spec
 from edge_spec.cli.terminal.display import PlainDisplay
 from edge_spec.generation.thoughts import HARMONY, THOUGHTS, ThoughtMarks, is_in_channels, marks_of
 from edge_spec.generation.tools.chat_prompts import chat_prompt
-from edge_spec.generation.tools.functions import declared
+from edge_spec.generation.tools.functions import Tool, declared
 from edge_spec.generation.tools.grammar import calls_grammar
 from edge_spec.model import TextModel
-from edge_spec.server.fields import FunctionFields
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
 from edge_spec.tokens.shown import SHOWN
@@ -126,14 +125,15 @@ def test_a_reply_ends_at_the_tokens_that_end_a_turn_in_the_family_and_at_no_othe
 def test_gpt_oss_makes_one_call_since_the_token_behind_it_ends_the_answer(model: TextModel) -> None:
     prompts, arguments = model.prompts, {"city": "Rome", "days": 3}
     made = [{"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}]
-    functions = [FunctionFields.model_validate(tool["function"]) for tool in TOOLS]
+    functions = [Tool(**tool["function"]) for tool in TOOLS]
     called = [QUESTION, {"role": "assistant", "content": "", "tool_calls": made}]
     text, syntax = chat_prompt(prompts, called, [*map(declared, functions)], {})
     header, spelled = " to=functions.get_weather<|channel|>commentary json<|message|>", json.dumps(arguments)
     end = prompts.tokenize_rendered(text.partition(header + spelled)[2])[0]
     (next_message,) = prompts.tokenize("<|end|>", add_special=False)
     assert prompts.spelling(end) == b"<|call|>" and prompts.ends(end)
-    state: Any = model.grammar_of(calls_grammar(functions, syntax, required=True, several=True, may_think=False), None)
+    grammar = calls_grammar(functions, syntax, required=True, several=True, may_think=False)
+    state: Any = model.requests([[0]], grammar=grammar, raw=True)[0].grammar
     state = state.start()
     for token in prompts.tokenize(header + spelled, add_special=False):
         assert state.allowed([token])[0]
@@ -184,8 +184,8 @@ def test_a_thought_is_shown_or_hidden_with_all_that_stands_around_it(
     model: TextModel, family: str, thoughts: str
 ) -> None:
     marks: ThoughtMarks = marks_of(FAMILIES[family])
-    chat = model.chat("Be brief.", max_tokens=200)
-    opening = model.prompts.opening(model.prompts.tokens_of([{"role": "system", "content": "Be brief."}, QUESTION]))
+    prompt = model.prompt_of([{"role": "system", "content": "Be brief."}, QUESTION])
+    opening = model.prompts.opening(prompt)
     text = f"{marks.opening}\nHm.\n{marks.closing}{marks.between}\n{marks.answer}It rains."
     if is_in_channels(text):
         text = text.replace("\n", "")
@@ -194,12 +194,13 @@ def test_a_thought_is_shown_or_hidden_with_all_that_stands_around_it(
     out = io.StringIO()
     display = PlainDisplay(out, io.StringIO(), thoughts=thoughts)
     display.begin()
-    for is_thought, piece in chat.send("Weather?", grammar=f"root ::= {rule}").parts():
+    reply = model.generate(tokens=prompt, raw=True, grammar=f"root ::= {rule}")
+    for is_thought, piece in reply.parts():
         display.write(piece, thought=is_thought)
     display.end()
     said = " ".join(out.getvalue().split())
     assert said == ("It rains." if thoughts == "hide" else "<think> Hm. </think> It rains.")
-    assert (chat.messages[-1].thought, chat.messages[-1].answer) == ("Hm.", "It rains.")
+    assert (reply.message["reasoning_content"].strip(), reply.answer) == ("Hm.", "It rains.")
 
 
 def test_a_conversation_goes_on_with_what_was_answered(model: TextModel, family: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from edge_spec.server.errors import ApiError
-from edge_spec.server.fields import ChatFields, CompletionFields, ReplyFields, parse
+from edge_spec.server.fields import parse
+from edge_spec.server.openai_api import ChatFields, CompletionFields, ReplyFields
 from edge_spec.server.tokenizing import TokenFields
 
 MESSAGES = [{"role": "user", "content": "Hello"}]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from marked_vocabulary import takes
 
+from edge_spec.generation.tools.functions import Tool
 from edge_spec.generation.tools.grammar import calls_grammar
 from edge_spec.generation.tools.syntax import FORMS, HERMES, CallSyntax
 from edge_spec.sampling.json_schema import schema_to_lark
-from edge_spec.server.fields import FunctionFields
 
 ANNOTATIONS: dict[str, Any] = {
     "example": "a",
@@ -42,7 +42,7 @@ def call(form: CallSyntax, values: dict[str, Any]) -> str:
 def grammar_of(schema: dict[str, Any], form: CallSyntax = HERMES, **more: Any) -> tuple[str, list[str]]:
     notices: list[str] = []
     made = calls_grammar(
-        [FunctionFields(name="f", parameters=schema)],
+        [Tool(name="f", parameters=schema)],
         form,
         required=True,
         several=False,

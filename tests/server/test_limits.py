@@ -80,9 +80,9 @@ def test_the_time_counts_from_the_arrival_of_the_request(hasty: Any, monkeypatch
     assert b" 504 " in sent(hasty, HEAD, b"{")
     prepare = JobMaker.chat
 
-    def slow(*given: Any) -> Any:
+    def slow(*given: Any, **more: Any) -> Any:
         time.sleep(0.5)
-        return prepare(*given)
+        return prepare(*given, **more)
 
     monkeypatch.setattr(JobMaker, "chat", slow)
     assert hasty.post(json=ASK).json()["error"]["code"] == "timeout"
@@ -234,7 +234,7 @@ def test_what_cannot_be_is_refused_by_its_size_before_any_work(
         raise AssertionError("work was done for it")
 
     if "json_schema" not in body:
-        monkeypatch.setattr("edge_spec.server.service.parse", work)
+        monkeypatch.setattr("edge_spec.server.openai_api.parse", work)
     monkeypatch.setattr("edge_spec.sampling.guidance.GuidedGrammar.__init__", work)
     found = served.post(f"/v1/{path}", json=body)
     assert found.status_code == 400 and found.json()["error"]["param"] == param
@@ -257,15 +257,15 @@ def test_an_answer_that_a_template_may_shorten_is_not_counted(served: Any) -> No
 
 def test_a_short_request_waits_for_no_preparation(serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     served, gate, begun = serve(name="lanes", timeout_s=30.0), threading.Event(), threading.Semaphore(0)
-    grammar_of = TextModel.grammar_of
+    requests = TextModel.requests
 
-    def slow(model: TextModel, text: str | None, schema: Any) -> Any:
-        if text is not None:
+    def slow(model: TextModel, prompts: Any, **options: Any) -> Any:
+        if options.get("grammar") is not None:
             begun.release()
             gate.wait()
-        return grammar_of(model, text, schema)
+        return requests(model, prompts, **options)
 
-    monkeypatch.setattr(TextModel, "grammar_of", slow)
+    monkeypatch.setattr(TextModel, "requests", slow)
     ask = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(served.post, json={**ask, "grammar": 'root ::= "a"'}) for _ in range(3)]

@@ -16,8 +16,9 @@ from edge_spec.errors import BudgetExceeded
 from edge_spec.generation.events import TokenEvent
 from edge_spec.memory import Ledger, Loan, usage
 from edge_spec.server.bodies import json_object, parsed_bytes
-from edge_spec.server.fields import MAX_TOLD
-from edge_spec.server.formats import Told, json_of
+from edge_spec.server.dialect import json_of
+from edge_spec.server.jobs import MAX_TOLD
+from edge_spec.server.told import Told
 
 pytestmark = pytest.mark.long
 
@@ -176,4 +177,4 @@ def test_an_event_that_waits_is_counted_at_what_it_takes() -> None:
         TokenEvent(id=n, text=f"word{n}", logprob=-n / 7, top={1000 + n + k: -k / 3 - n for k in range(20)}, round=n)
         for n in range(10_000)
     ]
-    assert usage().anonymous_bytes - before < 1.1 * _bytes_of((0, events))
+    assert usage().anonymous_bytes - before < 1.1 * _bytes_of(events)

@@ -36,7 +36,7 @@ def test_a_key_is_needed_at_other_addresses_too(serve: Any) -> None:
         assert served.post(path, json=QUESTION).status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/api/chat", "/v1", "/a%0ab"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses", "/v1", "/a%0ab"])
 def test_an_address_with_nothing_is_named(served: Any, path: str) -> None:
     error = served.post(path, json={}).json()["error"]
     assert error["code"] == "unknown_url"

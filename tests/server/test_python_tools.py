@@ -101,6 +101,28 @@ def test_replies_call_what_the_server_lets_them_call(client: openai.OpenAI, mode
     assert n_calls
 
 
+def test_an_answer_by_a_schema_is_that_of_the_server_whoever_opens_the_thought(
+    client: openai.OpenAI, model: TextModel
+) -> None:
+    """A thought comes before what the schema is about."""
+    closes = closing_bias(model)
+    bias = {"logit_bias": {str(token): each for token, each in closes.get("logit_bias", {}).items()}}
+    n_whole = 0
+    for seed in range(3):
+        reply = model.generate([QUESTION], json_schema=SCHEMA, seed=seed, max_tokens=120, **closes)
+        reply.read()
+        form: Any = {"format": SCHEMA, **bias}
+        messages: Any = [QUESTION]
+        answer = client.chat.completions.create(
+            model="it", messages=messages, seed=seed, max_tokens=120, extra_body=form
+        )
+        assert reply.answer == (answer.choices[0].message.content or "")
+        if reply.finish_reason == "eos":
+            assert json.loads(reply.answer)["city"] in ("Rome", "Oslo")
+            n_whole += 1
+    assert n_whole
+
+
 def test_a_conversation_with_results_goes_on_after_it_was_saved(model: TextModel, tmp_path: Path) -> None:
     session = model.chat("Be brief.", seed=3, **ASKED, **closing_bias(model))
     for seed in range(3, 9):

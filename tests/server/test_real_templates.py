@@ -18,11 +18,11 @@ from edge_spec.generation.prompts import PromptBuilder
 from edge_spec.generation.thoughts import THOUGHTS, marks_of
 from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
 from edge_spec.generation.tools.chat_prompts import chat_prompt
+from edge_spec.generation.tools.functions import Tool
 from edge_spec.generation.tools.grammar import calls_grammar, schema_of
 from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
 from edge_spec.llama_cpp.weights import LlamaWeights
 from edge_spec.sampling.guidance import GuidedGrammar, GuidedVocabulary
-from edge_spec.server.fields import FunctionFields
 
 FOLDER = Path(os.environ.get("EDGE_SPEC_VOCABULARIES", ""))
 IS_THERE = bool(os.environ.get("EDGE_SPEC_VOCABULARIES"))
@@ -65,7 +65,7 @@ PARAMETERS = {
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
     "required": ["city", "days"],
 }
-FUNCTION = FunctionFields(name="get_weather", parameters=PARAMETERS)
+FUNCTION = Tool(name="get_weather", parameters=PARAMETERS)
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Now.", "parameters": PARAMETERS}}]
 SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTION = {"role": "user", "content": "Weather?"}

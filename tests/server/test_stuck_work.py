@@ -46,14 +46,14 @@ def told(served: Any, asked: dict[str, Any]) -> tuple[int, str]:
 def test_a_grammar_that_takes_for_ever_to_prepare_keeps_nobody_waiting(
     hasty: Any, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grammar_of = TextModel.grammar_of
+    requests = TextModel.requests
 
-    def endless(model: TextModel, text: str | None, schema: Any) -> Any:
-        if text is not None:
+    def endless(model: TextModel, prompts: Any, **options: Any) -> Any:
+        if options.get("grammar") is not None:
             gate.wait()
-        return grammar_of(model, text, schema)
+        return requests(model, prompts, **options)
 
-    monkeypatch.setattr(TextModel, "grammar_of", endless)
+    monkeypatch.setattr(TextModel, "requests", endless)
     assert told(hasty, STUCK) == (504, "timeout")
     assert told(hasty, ASK) == (200, "")
     gate.set()
@@ -66,16 +66,17 @@ def test_a_request_that_takes_for_ever_to_read_keeps_nobody_waiting(
 ) -> None:
     prepare = JobMaker.chat
 
-    def endless(jobs: JobMaker, asked: Any, body: Any) -> Any:
-        if body.get("user") == "stuck":
+    def endless(jobs: JobMaker, messages: Any, *given: Any, **more: Any) -> Any:
+        if messages[0].get("name") == "stuck":
             gate.wait()
-        return prepare(jobs, asked, body)
+        return prepare(jobs, messages, *given, **more)
 
     monkeypatch.setattr(JobMaker, "chat", endless)
-    assert told(hasty, {**ASK, "user": "stuck"}) == (504, "timeout")
+    stuck = {**ASK, "messages": [{**ASK["messages"][0], "name": "stuck"}]}  # type: ignore[index]
+    assert told(hasty, stuck) == (504, "timeout")
     assert told(hasty, ASK) == (200, "")
     # Each keeps a processor busy: there are not many of them.
-    assert told(hasty, {**ASK, "user": "stuck"}) == (504, "timeout")
+    assert told(hasty, stuck) == (504, "timeout")
     assert told(hasty, ASK) == (504, "timeout")
     gate.set()
     wait_until(lambda: told(hasty, ASK) == (200, ""))

@@ -12,11 +12,10 @@ from server_world import wait_until
 
 from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
 from edge_spec.generation.tools.call_messages import in_plain_text, one_call_each
-from edge_spec.generation.tools.functions import declared
+from edge_spec.generation.tools.functions import Tool, declared
+from edge_spec.generation.tools.given_messages import template_messages
 from edge_spec.generation.tools.grammar import after_thought, calls_grammar
 from edge_spec.generation.tools.syntax import FORMS, HERMES, LLAMA, CallSyntax, syntax_of
-from edge_spec.server.fields import FunctionFields, MessageFields
-from edge_spec.server.messages import template_messages
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +28,7 @@ TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "get_weather", "description": "Now.", "parameters": WEATHER}},
     {"type": "function", "function": {"name": "get_time"}},
 ]
-FUNCTIONS = [FunctionFields(name="get_weather", parameters=WEATHER), FunctionFields(name="get_time")]
+FUNCTIONS = [Tool(name="get_weather", parameters=WEATHER), Tool(name="get_time")]
 
 
 def ask(served: Any, **fields: Any) -> Any:
@@ -71,15 +70,10 @@ def test_a_round_trip_with_two_calls(served: Any) -> None:
     assert final.choices[0].message.content
     written = [f'<tool_call>\n{{"name": "{c.function.name}", "arguments": ' for c in message.tool_calls]
     prompt = served.model.prompts.render(
-        in_plain_text([question, *template_messages(parsed([message.model_dump(), *results]))], [])
+        in_plain_text([question, *template_messages([message.model_dump(exclude_none=True), *results])], [])
     )
     assert final.usage.prompt_tokens == len(served.model.prompts.tokenize_rendered(prompt))
     assert all(text in prompt for text in (*written, "<tool_response>\nresult 0\n</tool_response>", "result 1"))
-
-
-def parsed(messages: list[dict[str, Any]]) -> list[MessageFields]:
-    given = [{name: value for name, value in message.items() if value is not None} for message in messages]
-    return [MessageFields.model_validate(each) for each in given]
 
 
 def test_one_call_where_several_are_not_wanted(served: Any) -> None:
@@ -98,7 +92,7 @@ def test_a_named_function_is_the_one_that_is_called(served: Any) -> None:
 
 def test_free_text_stays_free(served: Any) -> None:
     """A grammar that allows any text changes none: up to a first call the text is the one without."""
-    functions = [declared(FunctionFields.model_validate(tool["function"])) for tool in TOOLS]
+    functions = [declared(Tool(**tool["function"])) for tool in TOOLS]
     messages = in_plain_text([{"role": "user", "content": "Weather?"}], functions)
     for seed in range(3):
         free = ask(served, tool_choice="auto", seed=seed).choices[0].message
@@ -153,7 +147,7 @@ def test_text_without_calls_is_allowed_and_comes_through(served: Any, syntax: Ca
 
 def takes(served: Any, grammar: str, text: str) -> bool:
     """Return whether a grammar takes a whole text, by the model's own tokens of one byte."""
-    state = served.model.grammar_of(grammar, None).start()
+    state = served.model.requests([[0]], grammar=grammar, raw=True)[0].grammar.start()
     for token in served.model.tokenize(text, add_special=False):
         if not state.allowed([token])[0]:
             return False

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from edge_spec.errors import BudgetExceeded
+from edge_spec.errors import BudgetExceeded, Cancelled
 from edge_spec.memory import Ledger, Loan
 from edge_spec.model import TextModel
+from edge_spec.server.jobs import Job
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
 from edge_spec.server.work_queue import WorkQueue
@@ -30,12 +31,9 @@ def test_a_client_that_leaves_keeps_nobody_waiting_for_a_step(demo_models: Any) 
 
     async def leave() -> None:
         queue = WorkQueue(max_waiting=8, at_once=2)
-        work = Work(
-            queue.join(),
-            lambda: model.replies([[1, 2, 3]], max_tokens=400, ignore_eos=True),
-            Loan(Ledger(), "test"),
-            in_pieces=True,
-        )
+        queue.join()
+        job = Job(requests=model.requests([[1, 2, 3]], max_tokens=400, ignore_eos=True), is_stream=True)
+        work = Work(job, model, queue, Loan(Ledger(), "test"))
         await anext(work)
         holder = threading.Thread(target=hold)
         holder.start()
@@ -43,11 +41,12 @@ def test_a_client_that_leaves_keeps_nobody_waiting_for_a_step(demo_models: Any) 
         work.stop()
         may_end.set()
         holder.join()
-        async for _ in work:
-            pass
+        with pytest.raises(Cancelled):
+            async for _ in work:
+                pass
         assert work.answers[0].finish_reason == "cancelled"
         await work.task
-        assert queue.n_answered == 0
+        assert (queue.n_answered, queue.n_waiting) == (0, 0)
 
     asyncio.run(leave())
     assert waited == [False]

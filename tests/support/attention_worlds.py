@@ -92,8 +92,8 @@ class World:
             end += n
         return np.concatenate(outs)
 
-    def exact(self, *, interleaved: bool = True, window: int = 0) -> Array:
-        """The same in float64, by the formula."""
+    def exact(self, *, interleaved: bool = True, window: int = 0, unseen: int = 0) -> Array:
+        """The same in float64, by the formula; the first ``unseen`` places see themselves only."""
         out = np.zeros((len(self.parents), N_HEAD, HEAD_DIM))
         for row in range(len(self.parents)):
             path = [row]
@@ -104,7 +104,8 @@ class World:
             q, k, v = np.split(seen, [N_HEAD, N_HEAD + N_HEAD_KV], axis=1)
             q, k = self._rotated(q, interleaved)[-1], self._rotated(k, interleaved)
             q = q if self.scales is None else q * np.float64(self.scales[len(seen) - 1])
-            k, v = (x[-window:].astype(self.kind).astype(np.float64) for x in (k, v))
+            start = max(len(seen) - window if window else 0, min(unseen, len(seen) - 1))
+            k, v = (x[start:].astype(self.kind).astype(np.float64) for x in (k, v))
             for head in range(N_HEAD):
                 kv = head // (N_HEAD // N_HEAD_KV)
                 scores = k[:, kv] @ q[head] / np.sqrt(HEAD_DIM)

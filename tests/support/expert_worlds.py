@@ -80,7 +80,7 @@ class ExpertWorld:
                 kind=kind,
                 n_out=self.n_expert * group_outputs(n_out),
                 n_in=self.n_ff if side == "down" else self.n_embd,
-                parts=[self.blocks[side]],
+                parts=lambda side=side: [self.blocks[side]],
                 n_expert=self.n_expert,
             )
             graph.constant(side, kernels.pack(matrix.blocks(), kind))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemma4_networks import gemma4_logits
 from recurrent_networks import gated_delta_net, short_convolution, sigmoid
 
-__all__ = ["float_logits", "rows_near_a_tie"]
+__all__ = ["float_logits", "layer_inputs", "rows_near_a_tie"]
 
 Array = npt.NDArray[np.float64]
 
@@ -33,6 +33,7 @@ class _File:
             for tensor in reader.tensors
         }
         self.margins: list[Array] = []
+        self.inputs: list[Array] = []
 
     def fact(self, name: str, default: Any = None) -> Any:
         return self._facts.get(f"{self.architecture}.{name}", default)
@@ -44,6 +45,13 @@ class _File:
 def float_logits(path: Path, tokens: list[int]) -> Array:
     """Logits after every token, ``[n, n_vocab]``."""
     return _logits(_File(path), tokens)
+
+
+def layer_inputs(path: Path, tokens: list[int]) -> list[Array]:
+    """Return what goes into each layer, and at last what goes out of the last one, ``[n, n_embd]`` each."""
+    file = _File(path)
+    _logits(file, tokens)
+    return file.inputs
 
 
 def rows_near_a_tie(path: Path, tokens: list[int], *, within: float) -> npt.NDArray[np.bool_]:
@@ -65,10 +73,12 @@ def _logits(file: _File, tokens: list[int]) -> Array:
     after = made in ("olmo2", "exaone4")
     for layer in range(file.fact("block_count")):
         blk = f"blk.{layer}."
+        file.inputs.append(x)
         y = _mixed(file, layer, x if after else _norm(file, x, blk + "attn_norm"))
         x = x + added * (_norm(file, y, blk + "post_attention_norm") if after else y)
         y = _feed_forward(file, blk, x if after else _norm(file, x, blk + before_ffn))
         x = x + added * (_norm(file, y, blk + "post_ffw_norm") if after else y)
+    file.inputs.append(x)
     output = file.tensor("output.weight")
     last_norm = "token_embd_norm" if made in ("lfm2", "lfm2moe") else "output_norm"
     return _norm(file, x, last_norm) @ (embeddings if output is None else output).T / file.fact("logit_scale", 1.0)
@@ -107,7 +117,7 @@ def _attention(file: _File, layer: int, x: Array) -> Array:
         both = q.reshape(n, n_head, 2, width)
         q, gate = both[:, :, 0], both[:, :, 1].reshape(n, -1)
     q, k, v = (part.reshape(n, -1, width) for part in (q, k, v))
-    if made in ("exaone4", "qwen3moe", "lfm2", "lfm2moe", *_QWEN35):
+    if made in ("exaone4", "qwen3", "qwen3moe", "lfm2", "lfm2moe", *_QWEN35):
         q, k = _norm(file, q, blk + "attn_q_norm"), _norm(file, k, blk + "attn_k_norm")
     every = {"olmo2": file.fact("attention.sliding_window_pattern", 4), "gpt-oss": 2}.get(made, 0)
     window = file.fact("attention.sliding_window", 0) if every and layer % every != every - 1 else 0

@@ -48,6 +48,8 @@ _SCALES = {
     "Q6_K": (208, (5e-5,)),
     "IQ4_NL": (0, (2e-3,)),
     "IQ4_XS": (0, (1e-4,)),
+    "Q1_0": (0, (0.125,)),
+    "IQ3_S": (0, (1e-3,)),
 }
 """Where the half-precision scales of a block of these types are, and values that make numbers about as large as those
 of the other types. gguf cannot quantize them, so the other bytes are random."""
@@ -183,7 +185,7 @@ class _Tensors:
     def add_matrix(self, name: str, n_in: int, n_out: int, *, n_expert: int = 0) -> None:
         """Add a matrix, or one of every expert."""
         kind = self._kinds.get(name.split(".")[-1], "F32" if name.endswith("gate_inp") else "Q4_0")
-        blocks = _random_blocks(self._rng, kind, max(1, n_expert) * n_out, n_in)
+        blocks = random_blocks(self._rng, kind, max(1, n_expert) * n_out, n_in)
         blocks = blocks.reshape(n_expert, n_out, -1) if n_expert else blocks
         self._writer.add_tensor(name + ".weight", blocks, raw_dtype=GGMLQuantizationType[kind])
 
@@ -243,7 +245,7 @@ class _Tensors:
             self.add_vector(f"{blk}ffn_gate_inp.bias", n_expert, 0)
 
 
-def _random_blocks(rng: np.random.Generator, kind: str, n_out: int, n_in: int) -> npt.NDArray[np.generic]:
+def random_blocks(rng: np.random.Generator, kind: str, n_out: int, n_in: int) -> npt.NDArray[np.generic]:
     if kind not in _SCALES:
         values = rng.standard_normal((n_out, n_in)).astype(np.float32) / np.sqrt(n_in) * 2
         blocks: npt.NDArray[np.generic] = gguf.quants.quantize(values, GGMLQuantizationType[kind])

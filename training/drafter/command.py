@@ -257,18 +257,24 @@ def pack(
 @option(
     "Files",
     "--llama-cpp",
-    required=True,
     type=click.Path(dir_okay=False),
     metavar="OUT",
     help="Write an eagle3 GGUF for llama.cpp to this file.",
 )
+@option(
+    "Files",
+    "--safetensors",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="Write it as EAGLE-3 heads are published, in floats, to this folder.",
+)
 @option("Files", "--target", type=ModelName(), metavar="MODEL", help="The head's model. [default: the default model]")
 @folder_options
-def export(head: str, llama_cpp: str, target: str | None, **_: Any) -> int:
+def export(head: str, llama_cpp: str | None, safetensors: str | None, target: str | None, **_: Any) -> int:
     """Write a head for other programs.
 
-    HEAD is the drafter.gguf of `drafter make --kind head`. llama.cpp's form of it contains rows of the model itself,
-    whose license applies to the file.
+    HEAD is the drafter.gguf of `drafter make --kind head`. Both forms of it contain rows of the model itself, whose
+    license applies to the file.
 
     \b
     Example:
@@ -276,11 +282,17 @@ def export(head: str, llama_cpp: str, target: str | None, **_: Any) -> int:
     """
     from edge_spec.models import inspect, resolve
     from edge_spec.training.drafter.llama_cpp import export_for_llama_cpp
+    from edge_spec.training.drafter.published import export_published
 
+    if llama_cpp is None and safetensors is None:
+        raise click.UsageError("give --llama-cpp OUT or --safetensors FOLDER")
     of = inspect(resolve(target))
-    export_for_llama_cpp(inspect(head), of, Path(llama_cpp))
-    models = shlex.join(["--model", str(of.path), "--model-draft", llama_cpp])
-    echo(f"Use it in llama.cpp with {models} --spec-type draft-eagle3")
+    if llama_cpp is not None:
+        export_for_llama_cpp(inspect(head), of, Path(llama_cpp))
+        models = shlex.join(["--model", str(of.path), "--model-draft", llama_cpp])
+        echo(f"Use it in llama.cpp with {models} --spec-type draft-eagle3")
+    if safetensors is not None:
+        echo(f"It is {export_published(inspect(head), of, Path(safetensors))}")
     return 0
 
 

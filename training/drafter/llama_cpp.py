@@ -16,7 +16,7 @@ import numpy.typing as npt
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import ModelFile, read_header
 from edge_spec.models.gguf.header import GGUFArray, TensorInfo, Value
-from edge_spec.models.heads import EAGLE3, head_layers, is_own_head
+from edge_spec.models.heads import EAGLE3, head_layers, is_head
 from edge_spec.training.checkpoint import whole_file
 from edge_spec.training.drafter.target_rows import EMBEDDING, OUTPUT
 
@@ -36,7 +36,7 @@ def export_for_llama_cpp(head: ModelFile, target: ModelFile, path: Path) -> None
     """
     import gguf
 
-    if not is_own_head(head) or head.trimmed is None:
+    if not is_head(head) or head.trimmed is None:
         raise UnsupportedModel(
             f"{head.path.name} is not a head on hidden states",
             hint="give the drafter.gguf of `edge-spec drafter make --kind head`; small models need no export",

@@ -11,7 +11,7 @@ from edge_spec.engines.registry import AUTO, able, engine, engines, why_none
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.models import ModelFile
-from edge_spec.models.heads import is_own_head
+from edge_spec.models.heads import is_head
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.tokens.tokenizer import Tokenizer
 
@@ -87,7 +87,7 @@ def opened_drafter(
     target: ModelFile, draft: ModelFile, on: Engine, n_ctx: int, *, cache_dir: Path | None
 ) -> Iterator[tuple[TextPath, TextPath | None]]:
     """A drafter, a small model or a head, and the target that has to read a text before a head does."""
-    if not is_own_head(draft):
+    if not is_head(draft):
         with opened(draft, on, n_ctx, cache_dir=cache_dir) as (model, _):
             yield model, None
         return

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edge_spec.engines.base import Engine, Estimator
-from edge_spec.engines.onnx.kernels import KINDS, can_drop_pages, features, packed_bytes, why_slow
+from edge_spec.engines.onnx.kernels import FLOATS, KINDS, NUMBERS, can_drop_pages, features, packed_bytes, why_slow
 from edge_spec.engines.onnx.opener import (
     CACHE_KINDS,
     OnnxOpener,
@@ -25,15 +25,16 @@ from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES, unf
 from edge_spec.engines.onnx.transcription.cache import is_current, is_transcribed, is_whole
 from edge_spec.engines.onnx.transcription.cache_folder import transcriptions_in
 from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, LANES
-from edge_spec.engines.onnx.transcription.head import head_bytes
+from edge_spec.engines.onnx.transcription.head import fusing_bytes, head_bytes, head_folder, head_network
 from edge_spec.engines.onnx.transcription.matrices import group_outputs
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, KEYS_AND_VALUES
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.engines.tokenizers import why_no_tokenizer
+from edge_spec.errors import ModelFileError
 from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, TensorInfo
-from edge_spec.models.heads import is_own_head
+from edge_spec.models.heads import is_head
 from edge_spec.models.model_file import bytes_by_type
 from edge_spec.speculation.language_model import NumericsProfile
 
@@ -42,7 +43,7 @@ __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
 _MIN_SHARE = 0.75
 """Of a model's bytes, in quantized types: our kernels multiply floats too, but no faster than they come from memory."""
 
-_QUANTIZED = frozenset(KINDS) - {"F32", "F16", "BF16"}
+_QUANTIZED = frozenset(KINDS) - frozenset(FLOATS)
 
 
 def _too_few_quantized(file: ModelFile) -> str | None:
@@ -93,9 +94,6 @@ _ATTENTION_ROWS, _EXPERT_ROWS = 4, 4
 """The same for models with experts, in units of what attention reads and of the model's width: fitted to what 128 and
 512 tokens took in three shapes."""
 
-_EXPERT_USES = 512
-"""Rows of experts that are held at once: ``BLOCK_USES`` in ``kernels/src/experts_operator.c``."""
-
 _PLAIN = 2
 """Dimensions of a matrix; one of every expert has one more."""
 
@@ -115,7 +113,7 @@ def onnx_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """Return what ``file`` takes with ``settings``, without its tokenizer."""
     if file.graph is not None:
         return published_footprint(file, settings)
-    if is_own_head(file):
+    if is_head(file):
         return head_footprint(file, settings)
     matrices = _matrices(file)
     stored = [_stored_bytes(tensor) for tensor in matrices]
@@ -148,7 +146,7 @@ def _n_cells(settings: ModelSettings) -> int:
 
 def _cell_bytes(file: ModelFile, settings: ModelSettings) -> int:
     """Return what a token takes in a cache."""
-    if is_own_head(file):
+    if is_head(file):
         # Keys and values in 16 bits, and in 8 the features that the target has computed.
         return 4 * file.n_head_kv[0] * file.head_dim_k + file.n_embd * 17 // 16
     return (2 if settings.kv_k == "f16" else 4) * sum(map(sum, file.cell_widths))
@@ -209,7 +207,7 @@ def _reading_bytes(file: ModelFile, chunk: int) -> int:
     of_attention = (file.n_head + 2 * max(file.n_head_kv)) * file.head_dim_k
     shared = next((t.shape[1] for t in file.tensors if t.name.endswith("ffn_up_shexp.weight")), 0)
     of_rows = _ATTENTION_ROWS * of_attention + _EXPERT_ROWS * (file.n_embd + shared) + expert.shape[-1]
-    of_experts = 4 * chunk * of_rows + 4 * _EXPERT_USES * (file.n_embd + 2 * expert.shape[0])
+    of_experts = 4 * chunk * of_rows + 4 * NUMBERS["BLOCK_USES"] * (file.n_embd + 2 * expert.shape[0])
     # Layers without experts, with which some models begin, may be wider than what a row uses of the others.
     has_whole = any(t.name.endswith("ffn_up.weight") for t in file.tensors)
     return max(of_experts, of_whole) if has_whole else of_experts
@@ -222,16 +220,18 @@ def _n_ff(file: ModelFile) -> int:
 def head_footprint(file: ModelFile, settings: ModelSettings) -> Footprint:
     """Return what a head takes, with what its target keeps for it."""
     n_cells = _n_cells(settings)
-    weights = head_bytes(file)
+    largest = max((tensor.n_bytes for tensor in file.tensors if len(tensor.shape) > 1), default=0)
     return Footprint(
-        copied_bytes=weights,
+        mapped_bytes=head_bytes(file),
+        # The runtime holds it as it was given, too.
+        copied_bytes=2 * fusing_bytes(file),
         # Tables of rotary embeddings count as well.
         kv_cache_bytes=n_cells * (_cell_bytes(file, settings) + 4 * file.head_dim_k),
         compute_bytes=_SESSION_BYTES,
         reading_bytes=4 * settings.prefill_chunk * (8 * file.n_embd + 3 * _n_ff(file)),
-        logits_bytes=4 * settings.max_rows * file.n_vocab,
-        # The graph is written in memory, and read from there.
-        loading_bytes=2 * weights,
+        logits_bytes=4 * settings.max_rows * (file.head.n_rows if file.head is not None else file.n_vocab),
+        # While it is written: the largest matrix, its blocks and its new order.
+        loading_bytes=3 * largest,
     )
 
 
@@ -262,7 +262,7 @@ class OnnxEngine(Engine):
         return is_loaded()
 
     def why_not(self, file: ModelFile) -> str | None:
-        if file.graph is not None or is_own_head(file):
+        if file.graph is not None or is_head(file):
             return None
         what = unfit(file)
         # A trimmed drafter has its target's tokenizer.
@@ -278,8 +278,11 @@ class OnnxEngine(Engine):
         return f"edge-spec's kernels have no attention for heads of {odd} numbers" if odd is not None else why_slow()
 
     def disk_bytes(self, file: ModelFile, *, cache_dir: Path | None) -> int:
-        if file.graph is not None or is_own_head(file):
+        if file.graph is not None:
             return 0
+        if is_head(file):
+            kept = (cache_dir / "onnx").glob(f"*/{head_folder(file)}") if cache_dir is not None else ()
+            return 0 if any(kept) else head_bytes(file)
         is_there = cache_dir is not None and is_transcribed(file, cache_dir / "onnx")
         return 0 if is_there else sum(map(_stored_bytes, _matrices(file)))
 
@@ -287,10 +290,17 @@ class OnnxEngine(Engine):
         if file.graph is not None:
             return None
         why = super().why_not_first(file, settings, cache_dir=cache_dir)
-        if is_own_head(file):
+        if is_head(file):
             return why
         why = why or _too_few_quantized(file)
         return why or (None if cache_dir is not None else "there is no cache folder to keep its ONNX form in")
+
+    def why_not_network(self, head: ModelFile) -> str | None:
+        try:
+            head_network(head)
+        except ModelFileError as error:
+            return error.message
+        return None
 
     def gives_hidden_rows(self, file: ModelFile) -> bool:
         return file.graph is None and not file.state_bytes
@@ -302,7 +312,7 @@ class OnnxEngine(Engine):
         return tuple(sorted(names))
 
     def resolve(self, file: ModelFile, settings: ModelSettings) -> ModelSettings:
-        return drafter_settings(settings) if is_own_head(file) else onnx_settings(settings)
+        return drafter_settings(settings) if is_head(file) else onnx_settings(settings)
 
     def variants(self, file: ModelFile, settings: ModelSettings, fixed: frozenset[str]) -> Iterator[ModelSettings]:
         yield settings

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.kernels import keep_features, read_features
+from edge_spec.engines.onnx.kernels import NUMBERS, keep_features, read_features
 from edge_spec.engines.tiles import Cells
 
 __all__ = ["Features"]
@@ -90,4 +90,4 @@ class Features:
 _LARGEST = 65000.0
 """Below the largest number in 16 bits."""
 
-_BLOCK = 32
+_BLOCK = NUMBERS["FEATURES"]

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edge_spec.engines.onnx.features import Features
-from edge_spec.engines.onnx.kv_cache import BoundCache
 from edge_spec.engines.onnx.pool import OnnxPath, OnnxPool, PathFeatures
 from edge_spec.engines.onnx.session import Session
-from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, Head
+from edge_spec.engines.onnx.transcription.head import EMBEDDING, FEATURE, HIDDEN, Head
 from edge_spec.engines.pool import Part
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import StateError
@@ -32,18 +31,24 @@ class HeadSession(Session):
     """A session over a head.
 
     Attributes:
+        n_ids: how many ids it reads.
         taken: f32 ``[prefill_chunk, width]``, features to be filled in before a run like ``ids``.
         hidden: f32 ``[prefill_chunk, width]``: what the last run gave for drafted tokens after its own.
     """
 
+    _looked_up_as = EMBEDDING
+
     def __init__(self, head: Head, settings: ModelSettings) -> None:
+        self.n_ids = head.n_ids
         self.taken = np.zeros((settings.prefill_chunk, head.width), np.float32)
         self.hidden = np.zeros((settings.prefill_chunk, head.width), np.float32)
         super().__init__(head, settings)
 
-    def _bind(self) -> BoundCache:
-        taken, given = {FEATURE: self.taken}, {HIDDEN: self.hidden}
-        return BoundCache(self._cache, self.ids, self._rows, self._logits, taken=taken, given=given)
+    def _taken(self) -> dict[str, npt.NDArray[np.float32]]:
+        return {**super()._taken(), FEATURE: self.taken}
+
+    def _given(self) -> dict[str, npt.NDArray[np.float32]]:
+        return {HIDDEN: self.hidden}
 
 
 class HeadPool(OnnxPool):
@@ -76,6 +81,7 @@ class HeadPool(OnnxPool):
                 prefill_chunk=settings.prefill_chunk,
             ),
         )
+        self.n_ids = session.n_ids
         self.features, self.width = features, session.hidden.shape[1]
         self._target = target
 

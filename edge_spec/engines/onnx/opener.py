@@ -28,7 +28,7 @@ from edge_spec.errors import Arguments, BackendError, DiskFull, ModelFileError, 
 from edge_spec.memory import format_size
 from edge_spec.memory.hardware import processor
 from edge_spec.models import ModelFile
-from edge_spec.models.heads import is_own_head, lacking_rows
+from edge_spec.models.heads import is_head, lacking_rows
 from edge_spec.speculation.language_model import READ_AGAIN, NumericsProfile
 from edge_spec.speculation.pool import Path as TextPath
 from edge_spec.speculation.pool import Pool
@@ -101,7 +101,7 @@ class OnnxOpener(Opener):
         measured: Callable[[str, int], None] = lambda name, n_bytes: None,
     ) -> OpenedModel:
         """See ``Opener``. The library does not say what it allocates; only states are told."""
-        if is_own_head(file):
+        if is_head(file):
             return self._open_head(file, settings, target)
 
         on_probe = partial(self._announce_probe, file, settings)

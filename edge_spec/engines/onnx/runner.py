@@ -79,9 +79,10 @@ class Runner:
         forgets_experts: bool = False,
         external: bool = False,
     ) -> None:
-        self._load = partial(_loaded, graph, hint=hint, external=external)
+        self._loaded_graph = graph
+        self._load = partial(_loaded, hint=hint, external=external)
         self._options = partial(_options, n_threads, spin, operators, held_experts, forgets_experts, external)
-        self._session: Any = self._load(self._options())
+        self._session: Any = self._load(graph, self._options())
         self._run_options = library().RunOptions()
         # A prompt needs more memory than a round: it is given back at once.
         self._long_run_options = library().RunOptions()
@@ -91,10 +92,11 @@ class Runner:
             # which takes a tenth of a millisecond.
             options.add_run_config_entry("gpu_graph_id", "-1")
 
-    def extend(self, tail: bytes) -> None:
-        """Load the graph again with more nodes and outputs. Earlier bindings are invalid afterwards.
+    def extend(self, graph: Path | bytes, tail: bytes) -> None:
+        """Load a graph instead, with more nodes and outputs. Earlier bindings are invalid afterwards.
 
         Args:
+            graph: the same, except for what further nodes may use.
             tail: as ``Graph.serialize`` writes them; they may use what the graph computes.
 
         Raises:
@@ -104,9 +106,9 @@ class Runner:
             raise Closed("the model")
         self._session = None
         try:
-            self._session = self._load(self._options(), tail=tail)
+            self._session = self._load(graph, self._options(), tail=tail)
         finally:
-            self._session = self._session or self._load(self._options())
+            self._session = self._session or self._load(self._loaded_graph, self._options())
 
     def binding(self) -> Any:
         """Return where inputs and outputs of a run are bound to memory."""
@@ -194,6 +196,7 @@ def _options(
         options.add_session_config_entry("edge_spec.held_experts", str(held_experts))
     if forgets_experts:
         options.add_session_config_entry("edge_spec.forgets_experts", "1")
+    options.add_session_config_entry("edge_spec.threads", str(n_threads))
     if operators is not None:
         options.register_custom_ops_library(str(operators))
     return options

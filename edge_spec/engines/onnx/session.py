@@ -42,6 +42,9 @@ class Session(Runner):
         BackendError: ONNX Runtime cannot load the graph (the error quotes its reason), or the kernels are missing.
     """
 
+    _looked_up_as = PER_LAYER
+    """The input that takes rows of the model's table."""
+
     def __init__(self, model: Transcription, settings: ModelSettings) -> None:
         self._f16 = f16 = settings.kv_k == "f16"
         super().__init__(
@@ -95,7 +98,7 @@ class Session(Runner):
         self.features = None
         self._bound.close()
         try:
-            self.extend(tail)
+            self.extend(self._source.graph(f16=self._f16, visible=True), tail)
             computed = np.zeros((len(self.ids), width), np.float32)
             self.features = features = Features(name, self.n_tiles * TILE, computed, coarse=coarse)
         finally:
@@ -111,9 +114,15 @@ class Session(Runner):
 
     def _bind(self) -> BoundCache:
         """Return the cells, bound to the graph."""
-        given = {self.features.name: self.features.computed} if self.features is not None else {}
-        taken = {PER_LAYER: self._looked_up} if self._table is not None else {}
-        return BoundCache(self._cache, self.ids, self._rows, self._logits, taken=taken, given=given)
+        return BoundCache(self._cache, self.ids, self._rows, self._logits, taken=self._taken(), given=self._given())
+
+    def _taken(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return further inputs with a row for every token."""
+        return {self._looked_up_as: self._looked_up} if self._table is not None else {}
+
+    def _given(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return further outputs with a row for every token."""
+        return {self.features.name: self.features.computed} if self.features is not None else {}
 
     def run(self, tree: Sequence[int], n_run: int, rows: range, states: Sequence[Sequence[int]] = ()) -> Logits:
         """Compute ``ids[:n_run]``; see ``BoundCache.run``.

@@ -10,6 +10,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
+from edge_spec.engines.onnx.kernels import NUMBERS
 from edge_spec.engines.onnx.transcription.recurrent import State
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.memory.blocks import new_block
@@ -32,7 +33,7 @@ def most_copies(settings: ModelSettings) -> int:
     return 2 if settings.exact else 1
 
 
-_HEAD = 16
+_HEAD = NUMBERS["STATE_HEAD"]
 """Numbers of a layer before its states, of which two say where it is: how many tokens its state has taken in, and how
 many rows it keeps."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_spec.errors import BAD_RECORD, PromptError
@@ -12,7 +12,7 @@ from edge_spec.foreign import parse_json
 from edge_spec.generation.tools.answers import AnswerParser, MergedMessage
 from edge_spec.generation.tools.syntax import FORMS, CallSyntax
 
-__all__ = ["CallReading", "ToolCall", "without_calls"]
+__all__ = ["CallReading", "ToolCall", "whole_calls", "without_calls"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +71,18 @@ class ToolCall:
         raise PromptError("a message has a tool call that is none", hint=f"write it as {form}")
 
 
+def whole_calls(calls: Iterable[Mapping[str, Any]]) -> Iterator[ToolCall]:
+    """Yield those of the calls of a message that have been written to their end; they have some arguments, if only an
+    empty object."""
+    for call in calls:
+        if not call["function"]["arguments"]:
+            return
+        try:
+            yield ToolCall.from_json(call)
+        except PromptError:
+            return
+
+
 @dataclass(frozen=True, kw_only=True)
 class CallReading:
     """How an answer is taken apart; see ``AnswerParser``.
@@ -107,13 +119,9 @@ class CallReading:
         """
         parser = self.parser()
         merged = MergedMessage([*parser.push(content), *parser.finish(is_cut=is_cut)]).message()
-        calls = []
-        for number, call in enumerate(merged.pop("tool_calls", ())):
-            try:
-                calls.append(ToolCall.from_json({**call, "id": call_id(number)}))
-            except PromptError:
-                break
-        return merged if calls else {**merged, "content": merged["content"] or ""}, tuple(calls)
+        found = enumerate(whole_calls(merged.pop("tool_calls", ())))
+        calls = tuple(replace(call, id=call_id(number)) for number, call in found)
+        return merged if calls else {**merged, "content": merged["content"] or ""}, calls
 
 
 _FORMS = tuple(CallReading(syntax=form) for form in FORMS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from edge_spec.errors import PromptError
+from edge_spec.errors import PromptError, PromptTooLong
 from edge_spec.generation.control_names import RenderedText, unused_character
 from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.tools.call_messages import in_plain_text, one_call_each, with_thoughts
@@ -17,21 +18,38 @@ __all__ = ["chat_prompt", "prompt_tokens"]
 
 
 def prompt_tokens(
-    prompts: PromptBuilder, prompt: Prompt, functions: Sequence[Tool] = (), *, raw: bool = False
+    prompts: PromptBuilder,
+    prompt: Prompt,
+    functions: Sequence[Tool] = (),
+    *,
+    raw: bool = False,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    answer: bool = True,
+    continues: bool = False,
+    n_ctx: int | None = None,
 ) -> list[int]:
     """Return token ids of a text or messages; see ``PromptBuilder.tokens_of``.
 
     Args:
         functions: that the model is shown.
+        options, answer, continues: of messages, see ``chat_prompt``.
+        n_ctx: the context that it has to fit; None if it need not. Tokenizing megabytes takes long.
 
     Raises:
-        PromptError: it is neither, or the chat template is missing or refuses it.
+        PromptError: it is neither, or the chat template is missing or refuses it, or it does not fit.
     """
     if raw or prompts.chat_template is None or (isinstance(prompt, str) and not functions):
-        return prompts.tokens_of(prompt, raw=raw)
-    messages = template_messages(prompts.messages_of(prompt))
-    text, _ = chat_prompt(prompts, messages, [declared(function) for function in functions], {})
-    return prompts.tokenize_rendered(text)
+        text: str = prompts.text_of(prompt, raw=raw)
+    else:
+        messages = template_messages(prompts.messages_of(prompt))
+        shown = [declared(function) for function in functions]
+        text, _ = chat_prompt(prompts, messages, shown, options, answer=answer, continues=continues)
+    if n_ctx is not None and len(text) > n_ctx and (least := prompts.least_tokens(text)) >= n_ctx:
+        raise PromptTooLong(n_prompt=least, n_ctx=n_ctx, is_least=True)
+    tokens = prompts.tokenize(text)
+    if n_ctx is not None and len(tokens) >= n_ctx:
+        raise PromptTooLong(n_prompt=len(tokens), n_ctx=n_ctx)
+    return tokens
 
 
 def chat_prompt(
@@ -46,6 +64,7 @@ def chat_prompt(
     """Return the prompt, and how the model writes calls.
 
     Args:
+        options: further names for the template, such as ``enable_thinking``.
         answer: end with what comes before an answer.
         continues: end within the last message instead, after its text.
 

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention.h"
 #include "digest.h"
 #include "half.h"
 #include "random.h"
+#include "vectors.h"
 
 enum { HEADS = 6, KV = 2, HD = 48, CELLS = 112, ROWS = 20, WIDTH = (HEADS + 2 * KV) * HD };
 
@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     int32_t parents[ROWS], depths[ROWS], tiles[CELLS / ER_LANES];
     int n_variants = 0;
     for (int which = 0; which < 3; which++) {
-        const er_attention_variant *variants[2] = {er_attention_find("reference"), er_attention_find(names[which])};
+        const er_vectors *variants[2] = {er_find_vectors("reference"), er_find_vectors(names[which])};
         if (variants[1] == NULL)
             continue;
         n_variants++;

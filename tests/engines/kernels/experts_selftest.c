@@ -24,7 +24,7 @@ int main(int argc, char **argv) {
     static int32_t chosen[2][MOST];
     int n_variants = 0;
     for (int which = 0; which < 3; which++) {
-        const er_experts_variant *variants[2] = {er_experts_find("reference"), er_experts_find(names[which])};
+        const er_vectors *variants[2] = {er_find_vectors("reference"), er_find_vectors(names[which])};
         if (variants[1] == NULL)
             continue;
         n_variants++;

@@ -8,8 +8,8 @@
 #include "random.h"
 #include "rows.h"
 
-static const er_kind KINDS[] = {ER_Q4_0, ER_Q4_1, ER_Q5_0, ER_Q5_1,   ER_Q8_0,   ER_Q4_K, ER_Q5_K, ER_Q6_K,
-                                ER_Q2_K, ER_Q3_K, ER_F32,  ER_IQ4_NL, ER_IQ4_XS, ER_F16,  ER_BF16, ER_MXFP4};
+#define KIND(name, ...) ER_##name,
+static const er_kind KINDS[] = {ER_KINDS(KIND)};
 enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
 
 /* Half the matrices hold any bytes, NaN and infinite scales included; the others sane scales. */

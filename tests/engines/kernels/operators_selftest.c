@@ -54,7 +54,7 @@ static size_t damage(void *numbers, size_t n, bool wide) {
 
 static void try_products(int round) {
     const er_kind kind = KINDS[round % N_KINDS];
-    const size_t n_in = er_has_subscales(kind) ? 512 : er_is_plain(kind) ? 333 : 480, n_out = 500 + below(40);
+    const size_t n_in = er_is_plain(kind) ? 333 : er_unit_blocks(kind) > 1 ? 512 : 480, n_out = 500 + below(40);
     const size_t n = round % 8 == 7 ? 256 + below(20) : 4 + below(30), row = below(n);
     er_matrix matrix;
     uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);
@@ -446,10 +446,128 @@ static void try_states(int round) {
     end(l.it);
 }
 
+/* --- layers */
+
+enum { PRODUCT, ATTEND, NORM, NORM_IN_ORDER, ADD, MULTIPLY, SCALE, SIGMOID, SILU, GELU, RELU, COPY };
+enum { EMBD = 512, HEADS = 4, HEADS_KV = 2, HEAD_DIM = 32, QKV = (HEADS + 2 * HEADS_KV) * HEAD_DIM,
+       ATTENDED = HEADS * HEAD_DIM, FF = 96, STEP = 21 };
+enum { STEPS_IN, PLACES_IN, X_IN, NORM_IN, HEAD_NORM_IN, FACTOR_IN, QKV_IN, OUT_IN, UP_IN, DOWN_IN, KEYS_IN, VALUES_IN,
+       COSINES_IN, SINES_IN, TREE_IN, LAYER_INPUTS };
+enum { Y_AT, X_AT, NORM_AT, HEAD_NORM_AT, FACTOR_AT, NORMED_AT, QKV_AT, TURNED_AT, ATTENDED_AT, SHARE_AT, GATED_AT,
+       OUT_AT, SUM_AT, UP_AT, HIDDEN_AT, HALVES_AT, DOWN_AT, N_PLACES };
+
+/* A step on n numbers. */
+static void add_step(int64_t **at, const int64_t *numbers, size_t n) {
+    memset(*at, 0, STEP * sizeof **at);
+    memcpy(*at, numbers, n * sizeof *numbers);
+    *at += STEP;
+}
+#define STEP_OF(...) \
+    add_step(&at, (const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+static size_t write_steps(int64_t *steps, int round) {
+    const float epsilon = 1e-5f;
+    uint32_t bits;
+    int64_t *at = steps;
+    memcpy(&bits, &epsilon, sizeof bits);
+    STEP_OF(NORM, X_AT, 0, NORM_AT, 0, NORMED_AT, 0, EMBD, 1, bits);
+    STEP_OF(PRODUCT, NORMED_AT, 0, 0, 0, QKV_AT, 0, EMBD, QKV_IN);
+    STEP_OF(NORM, QKV_AT, 0, HEAD_NORM_AT, 0, TURNED_AT, 0, HEAD_DIM, QKV / HEAD_DIM, bits);
+    STEP_OF(ATTEND, TURNED_AT, 0, 0, 0, ATTENDED_AT, 0, QKV, KEYS_IN, VALUES_IN, COSINES_IN, SINES_IN, TREE_IN, -1, -1,
+            HEADS, HEADS_KV, HEAD_DIM, round & 1, round & 2 ? 20 : 0, round & 4 ? 3 : 0);
+    STEP_OF(SIGMOID, QKV_AT, ATTENDED, 0, 0, SHARE_AT, 0, ATTENDED);
+    STEP_OF(MULTIPLY, ATTENDED_AT, 0, SHARE_AT, 0, GATED_AT, 0, ATTENDED);
+    STEP_OF(PRODUCT, GATED_AT, 0, 0, 0, OUT_AT, 0, ATTENDED, OUT_IN);
+    STEP_OF(ADD, X_AT, 0, OUT_AT, 0, SUM_AT, 0, EMBD);
+    STEP_OF(NORM_IN_ORDER, SUM_AT, 0, NORM_AT, 0, NORMED_AT, 0, EMBD, 1, bits);
+    STEP_OF(PRODUCT, NORMED_AT, 0, 0, 0, UP_AT, 0, EMBD, UP_IN);
+    STEP_OF(SILU + round % 3, UP_AT, 0, 0, 0, HIDDEN_AT, 0, FF);
+    STEP_OF(MULTIPLY, HIDDEN_AT, 0, UP_AT, FF, HIDDEN_AT, 0, FF);
+    STEP_OF(COPY, UP_AT, 0, 0, 0, HALVES_AT, 1, FF / 2 - 1, 2, FF, FF / 2);
+    STEP_OF(SCALE, HIDDEN_AT, 0, FACTOR_AT, 0, HIDDEN_AT, 0, FF);
+    STEP_OF(PRODUCT, HIDDEN_AT, 0, 0, 0, DOWN_AT, 0, FF, DOWN_IN);
+    STEP_OF(ADD, SUM_AT, 0, DOWN_AT, 0, Y_AT, 0, EMBD);
+    STEP_OF(ADD, Y_AT, 1, HALVES_AT, 1, Y_AT, 1, FF / 2 - 1);
+    return (size_t)(at - steps);
+}
+
+static OrtValue matrix_value(er_kind kind, size_t n_out, size_t n_in) {
+    er_matrix matrix;
+    uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);
+    return value_of(ORT_UINT8, packed, 1, ER_HEADER_BYTES + matrix.n_groups * matrix.group_bytes);
+}
+
+static void try_layers(int round) {
+    static const int64_t widths[N_PLACES] = {EMBD, EMBD, EMBD, HEAD_DIM, 1, EMBD, QKV, QKV, ATTENDED, ATTENDED,
+                                             ATTENDED, EMBD, EMBD, 2 * FF, FF, FF, EMBD};
+    static const attribute none[] = {{0}};
+    const size_t n = round % 8 == 7 ? 250 + below(20) : 1 + below(40), n_text = below(60);
+    int64_t steps[STEP * 32], places[3 * N_PLACES], at = 0;
+    int32_t numbers[5 + 300 + TILES] = {1, (int32_t)n_text, (int32_t)n, (int32_t)n, TILES};
+    OrtValue given[LAYER_INPUTS], *inputs[LAYER_INPUTS], *constants[LAYER_INPUTS];
+    given[STEPS_IN] = value_of(ORT_INT64, steps, 1, write_steps(steps, round));
+    given[PLACES_IN] = value_of(ORT_INT64, places, 1, (size_t)(3 * N_PLACES));
+    for (int64_t i = 0; i < N_PLACES; i++) {
+        const int64_t kind = i == Y_AT ? 2 : i == X_AT ? 1 : i <= FACTOR_AT ? 3 : 0;
+        places[3 * i] = kind, places[3 * i + 1] = kind == 0 ? at : kind == 2 ? 0 : X_IN + i - X_AT, places[3 * i + 2] = widths[i];
+        at += kind == 0 ? widths[i] : 0;
+    }
+    given[X_IN] = filled(value_of(ORT_FLOAT, NULL, 3, (size_t)1, n, (size_t)EMBD), 3);
+    given[NORM_IN] = filled(value_of(ORT_FLOAT, NULL, 1, (size_t)EMBD), 2);
+    given[HEAD_NORM_IN] = filled(value_of(ORT_FLOAT, NULL, 1, (size_t)HEAD_DIM), 2);
+    given[FACTOR_IN] = filled(value_of(ORT_FLOAT, NULL, 1, (size_t)1), 1);
+    given[QKV_IN] = matrix_value(KINDS[round % N_KINDS], QKV, EMBD);
+    given[OUT_IN] = matrix_value(ER_Q8_0, EMBD, ATTENDED);
+    given[UP_IN] = matrix_value(KINDS[round / 4 % N_KINDS], 2 * FF, EMBD);
+    given[DOWN_IN] = matrix_value(ER_Q4_1, EMBD, FF);
+    given[KEYS_IN] = filled(value_of(ORT_FLOAT, NULL, 4, (size_t)HEADS_KV, (size_t)TILES, (size_t)HEAD_DIM, (size_t)16), 2);
+    given[VALUES_IN] = filled(value_of(ORT_FLOAT, NULL, 3, (size_t)HEADS_KV, (size_t)CELLS, (size_t)HEAD_DIM), 2);
+    given[COSINES_IN] = filled(value_of(ORT_FLOAT, NULL, 2, (size_t)CELLS, (size_t)HEAD_DIM / 2), 1);
+    given[SINES_IN] = filled(value_of(ORT_FLOAT, NULL, 2, (size_t)CELLS, (size_t)HEAD_DIM / 2), 1);
+    given[TREE_IN] = value_of(ORT_INT32, numbers, 1, 5 + n + TILES);
+    for (size_t i = 0; i < n; i++)
+        numbers[5 + i] = (int32_t)i - 1;
+    for (size_t i = 0; i < TILES; i++)
+        numbers[5 + n + i] = (int32_t)i;
+    for (size_t i = 0; i < LAYER_INPUTS; i++) {
+        inputs[i] = &given[i];
+        constants[i] = i != X_IN && i < KEYS_IN ? &given[i] : NULL;
+    }
+    n_known = LAYER_INPUTS;
+    running it = begin(operators, "LayerRows", none, NULL, constants), several = begin(paging, "LayerRows", none, NULL, constants);
+    running slow = begin(operators, "LayerRows", none, "reference", constants);
+    expect(it.op != NULL && several.op != NULL && slow.op != NULL, "LayerRows: refused");
+    if (failure != NULL)
+        return;
+    float *alone = run(it, inputs, 1), *shared = run(several, inputs, MOST_THREADS);
+    expect(same(alone, shared, n * EMBD), "LayerRows: threads");
+    add_to_digest(alone, n * EMBD);
+    if (n < 8) {
+        float *slowly = run(slow, inputs, 1);
+        expect(same(alone, slowly, n * EMBD), "LayerRows: the reference");
+        free(slowly);
+    }
+    free(alone), free(shared), end(it), end(slow), end(several);
+    for (int i = 0; i < 16; i++) { /* refused, or inside what it has */
+        const int64_t which = i & 1, size = (int64_t)bytes_of(&given[which]);
+        int64_t *as_it_was = malloc((size_t)size);
+        memcpy(as_it_was, given[which].data, (size_t)size);
+        damage(given[which].data, (size_t)size / 8, true);
+        running damaged = begin(paging, "LayerRows", none, NULL, constants);
+        if (damaged.op != NULL)
+            free(run(damaged, inputs, 1)), end(damaged); /* what overlaps has no order among threads */
+        memcpy(given[which].data, as_it_was, (size_t)size);
+        free(as_it_was);
+    }
+    n_known = SIZE_MAX;
+    for (size_t i = X_IN; i < TREE_IN; i++)
+        free(given[i].data);
+}
+
 int main(int argc, char **argv) {
     const int rounds = argc > 1 ? atoi(argv[1]) : 128;
     static const struct { const char *name; void (*run)(int); } tests[] = {
-        {"products", try_products}, {"attention", try_attention}, {"experts", try_experts}, {"states", try_states}};
+        {"products", try_products}, {"attention", try_attention}, {"experts", try_experts}, {"states", try_states}, {"layers", try_layers}};
     if (operators == NULL)
         operators = register_operators(NULL), paging = register_operators("2");
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {

@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "convolution.h"
-#include "delta.h"
 #include "digest.h"
 #include "random.h"
+#include "vectors.h"
 
 enum { ROWS = 12, MOST = 3 * ROWS, TAPS = 5, CHANNELS = 512, HEADS = 4, SIZE = 64, KEPT = TAPS - 1 + 2 * ROWS };
 
@@ -22,7 +21,7 @@ static float x[ROWS * 3 * CHANNELS], weights[TAPS * CHANNELS], kept[2][KEPT * CH
 static float scores[MOST * 2 * HEADS], z[MOST * HEADS * SIZE], steps[HEADS], rates[HEADS], norm[SIZE];
 static float states[2][HEADS * SIZE * SIZE], outs[2][MOST * HEADS * SIZE];
 
-static void convolve(const er_convolution_variant *variant, er_convolution c, int v) {
+static void convolve(const er_vectors *variant, er_convolution c, int v) {
     const size_t first = c.gated ? er_n_old(&c.span) : 0, n_rows = er_n_rows(&c.span);
     c.kept = kept[v];
     for (size_t channel = 0; channel < c.n_channels; channel += 64) {
@@ -32,7 +31,7 @@ static void convolve(const er_convolution_variant *variant, er_convolution c, in
     }
 }
 
-static void answer(const er_delta_variant *variant, er_delta d, int v) {
+static void answer(const er_vectors *variant, er_delta d, int v) {
     float *scratch = malloc(sizeof(float) * er_delta_scratch(d.n_rows, d.size));
     d.rows = convolved[v], d.states = states[v], d.out = outs[v];
     for (size_t head = 0; head < d.n_head; head++)
@@ -45,9 +44,8 @@ int main(int argc, char **argv) {
     static const char *const names[] = {"avx512-vnni", "avx2", "neon-dotprod"};
     int n_variants = 0;
     for (int which = 0; which < 3; which++) {
-        const er_convolution_variant *convolutions[2] = {er_convolution_find("reference"), er_convolution_find(names[which])};
-        const er_delta_variant *deltas[2] = {er_delta_find("reference"), er_delta_find(names[which])};
-        if (convolutions[1] == NULL || deltas[1] == NULL)
+        const er_vectors *variants[2] = {er_find_vectors("reference"), er_find_vectors(names[which])};
+        if (variants[1] == NULL)
             continue;
         n_variants++;
         restart(1);
@@ -70,9 +68,9 @@ int main(int argc, char **argv) {
             memcpy(kept[1], kept[0], sizeof kept[0]), memcpy(states[1], states[0], sizeof states[0]);
             memset(outs, 0, sizeof outs), memset(convolved, 0, sizeof convolved);
             for (int v = 0; v < 2; v++) {
-                convolve(convolutions[v], c, v);
+                convolve(variants[v], c, v);
                 if (!c.gated)
-                    answer(deltas[v], d, v);
+                    answer(variants[v], d, v);
             }
             if (memcmp(kept[0], kept[1], sizeof kept[0]) || memcmp(convolved[0], convolved[1], sizeof convolved[0]) ||
                 memcmp(states[0], states[1], sizeof states[0]) || memcmp(outs[0], outs[1], sizeof outs[0])) {

@@ -13,7 +13,7 @@
 
 #include "ort_interface.h"
 
-enum { MOST_INPUTS = 9, MOST_DIMS = 9, MOST_OPERATORS = 8, MOST_THREADS = 3 };
+enum { MOST_INPUTS = 9, MOST_DIMS = 9, MOST_OPERATORS = 8, MOST_OUTPUTS = 2, MOST_THREADS = 3 };
 
 struct OrtStatus { const char *message; };
 struct OrtValue { int type; size_t rank; int64_t dims[MOST_DIMS]; void *data; };
@@ -22,7 +22,7 @@ struct OrtSessionOptions { const char *held; };
 struct OrtCustomOpDomain { size_t n; const OrtCustomOp *operators[MOST_OPERATORS]; };
 typedef struct { const char *name; int64_t number; } attribute;
 struct OrtKernelInfo { const attribute *attributes; const char *variant; OrtValue *const *constants; };
-struct OrtKernelContext { OrtValue *const *inputs; OrtValue output; size_t n_threads; };
+struct OrtKernelContext { OrtValue *const *inputs; OrtValue outputs[MOST_OUTPUTS]; size_t n_threads; };
 
 OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base);
 
@@ -130,24 +130,26 @@ static OrtStatus *get_text(const OrtKernelInfo *info, const char *name, char *te
     snprintf(text, *size, "%s", info->variant);
     return NULL;
 }
+static size_t n_known = SIZE_MAX; /* how many inputs there are, where that matters */
+
 static OrtStatus *get_constant(const OrtKernelInfo *info, size_t i, int *is_constant, const OrtValue **value) {
     *is_constant = info->constants != NULL;
-    *value = info->constants != NULL ? info->constants[i] : NULL;
+    *value = info->constants != NULL && i < n_known ? info->constants[i] : NULL;
     return NULL;
 }
 
 static OrtStatus *get_input(const OrtKernelContext *context, size_t i, const OrtValue **value) {
-    *value = context->inputs[i];
+    *value = i < n_known ? context->inputs[i] : NULL;
     return NULL;
 }
 static OrtStatus *get_output(OrtKernelContext *context, size_t i, const int64_t *dims, size_t rank, OrtValue **value) {
-    (void)i;
-    free(context->output.data);
-    context->output = (OrtValue){.type = ORT_FLOAT, .rank = rank};
-    memcpy(context->output.dims, dims, rank * sizeof *dims);
-    context->output.data = malloc(bytes_of(&context->output));
-    memset(context->output.data, 0xff, bytes_of(&context->output)); /* what nobody computes is no number */
-    *value = &context->output;
+    OrtValue *output = &context->outputs[i];
+    free(output->data);
+    *output = (OrtValue){.type = ORT_FLOAT, .rank = rank};
+    memcpy(output->dims, dims, rank * sizeof *dims);
+    output->data = malloc(bytes_of(output));
+    memset(output->data, 0xff, bytes_of(output)); /* what nobody computes is no number */
+    *value = output;
     return NULL;
 }
 
@@ -227,13 +229,15 @@ static running begin(const OrtCustomOpDomain *domain, const char *name, const at
 
 static void end(running it) { it.op->KernelDestroy(it.kernel); }
 
-/* What it computes, to be freed; NULL if it refuses its inputs. */
+/* What it computes first, to be freed; NULL if it refuses its inputs. */
 static float *run(running it, OrtValue *const *inputs, size_t n_threads) {
     OrtKernelContext context = {.inputs = inputs, .n_threads = n_threads};
     OrtStatus *status = it.op->KernelComputeV2(it.kernel, &context);
+    for (size_t i = 1; i < MOST_OUTPUTS; i++)
+        free(context.outputs[i].data);
     if (status != NULL)
-        return (free(status), free(context.output.data), NULL);
-    return context.output.data;
+        return (free(status), free(context.outputs[0].data), NULL);
+    return context.outputs[0].data;
 }
 
 #endif

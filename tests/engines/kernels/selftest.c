@@ -80,8 +80,8 @@ int main(int argc, char **argv) {
             const int round = settings_of(i);
             er_matrix matrix;
             const er_kind kind = KINDS[round % N_KINDS];
-            const uint64_t n_in = er_has_subscales(kind) ? 256 * (1 + below(12))
-                                                         : (uint64_t)(er_is_plain(kind) ? 29 : 32) * (1 + below(96));
+            const uint64_t unit_inputs = er_is_plain(kind) ? 29 : 32 * (uint64_t)er_unit_blocks(kind);
+            const uint64_t n_in = unit_inputs * (1 + below(96 / (size_t)er_unit_blocks(kind)));
             const size_t n_rows = 1 + (round % 40 == 39 ? 70 + below(40) : below(18));
             const size_t n_out = 1 + below(50);
             uint8_t *packed = random_matrix(kind, n_out, n_in, &matrix);

@@ -8,18 +8,19 @@ of them, so that a few rows cost little more than one. ONNX Runtime uses them as
     GatherRows(ids i64 [...], packed u8 [bytes]) -> f32 [..., n_in]          attributes n_in, n_out
 
 and ``ExpertRows``, which multiplies each row with the experts that it chooses (``src/experts.h``), ``AttendRows``
-(``src/attention.h``), ``ConvolveRows`` (``src/convolution.h``) and ``DeltaRows`` (``src/delta.h``). A graph that
-uses them imports version 1 of that domain, and keeps packed weights as initializers, which ONNX Runtime maps from
+(``src/attention.h``), ``ConvolveRows`` (``src/convolution.h``), ``DeltaRows`` (``src/delta.h``), and ``LayerRows``,
+which is a run of all that goes from row to row, products and attention in one call (``src/layer_operator.c``). A graph
+that uses them imports version 1 of that domain, and keeps packed weights as initializers, which ONNX Runtime maps from
 external data. GatherRows reads an embedding from the same packed weights that MatMulRows multiplies with as the output
 layer. The session's options must know the library before the session is made:
 
     options.register_custom_ops_library(str(edge_spec.engines.onnx.kernels.library_path()))
 
-``packed`` comes from ``pack``: GGUF's blocks in another order, no value rounded. With quantized weights activations are
-rounded to 8 bits, 32 at a time; with floats they stay as they are. A row's result is the same bits whatever the CPU,
-the variant, the threads and the other rows are; ``src/rows.h`` defines the order of summation, ``src/layout.h`` the
-layout, ``src/activations.h`` the rounding. The reference is the variant of that name (``src/reference.c``), which runs
-everywhere, slowly: tests compare all others with it, bit for bit.
+``packed`` comes from ``pack``: GGUF's blocks in another order, no value rounded. With quantized weights activations
+are rounded to 8 bits, 32 at a time; with floats they stay as they are. A row's result is the same bits whatever the
+CPU, the variant, the threads and the other rows are; ``src/rows.h`` defines the order of summation, ``src/layout.h``
+the layout, ``src/shared.h`` the kinds of weights, ``src/activations.h`` the rounding. The reference is the variant of
+that name (``src/reference.c``), which runs everywhere, slowly: tests compare all others with it, bit for bit.
 
 A row of activations that holds a NaN or an infinity gets NaN outputs with quantized weights, all of them 0x7fc00000;
 other rows are untouched. With floats, and for NaN or infinite scales, outputs are what IEEE arithmetic gives, NaNs
@@ -37,16 +38,20 @@ from edge_spec.engines.onnx.kernels.library import (
     why_slow,
 )
 from edge_spec.engines.onnx.kernels.packing import GROUP, KINDS, pack, packed_bytes
+from edge_spec.engines.onnx.kernels.shared import FLOATS, NUMBERS
 
 __all__ = [
     "CONVOLVE_ROWS",
     "DELTA_ROWS",
     "DOMAIN",
     "EXPERT_ROWS",
+    "FLOATS",
     "GATHER_ROWS",
     "GROUP",
     "KINDS",
+    "LAYER_ROWS",
     "MATMUL_ROWS",
+    "NUMBERS",
     "available",
     "can_drop_pages",
     "copy_cells",
@@ -65,3 +70,4 @@ GATHER_ROWS = "GatherRows"
 EXPERT_ROWS = "ExpertRows"
 CONVOLVE_ROWS = "ConvolveRows"
 DELTA_ROWS = "DeltaRows"
+LAYER_ROWS = "LayerRows"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.kernels.packing import VERSION
+from edge_spec.engines.onnx.kernels.shared import NUMBERS
 from edge_spec.engines.registry import use
 from edge_spec.errors import BackendError, Sentence
 
@@ -31,9 +31,6 @@ Cells = npt.NDArray[np.intp]
 
 _FOLDER = Path(__file__).parent
 _FILE = _FOLDER / ("rows" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
-
-_OPERATORS = 12
-"""The version of the operators for ONNX Runtime, see ``src/library.c``."""
 
 
 def available() -> str | None:
@@ -145,10 +142,9 @@ def _load() -> Any:
         version, operators = int(library.edge_rows_version()), int(library.edge_rows_operators())
     except (OSError, AttributeError) as error:
         return f"{_FILE.name} cannot be loaded ({error})"
-    if version != VERSION:
-        return f"{_FILE.name} is version {version} and this edge-spec needs {VERSION}"
-    if operators != _OPERATORS:
-        return f"{_FILE.name} has version {operators} of the operators and this edge-spec needs {_OPERATORS}"
+    wanted = NUMBERS["VERSION"], NUMBERS["OPERATORS"]
+    if (version, operators) != wanted:
+        return f"{_FILE.name} is of version {version}, {operators} and this edge-spec needs {wanted[0]}, {wanted[1]}"
     library.edge_rows_variant.restype = ctypes.c_char_p
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     for each in (library.edge_rows_keep_features, library.edge_rows_read_features):

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from edge_spec.engines.onnx.kernels.shared import FLOATS, NUMBERS, PACKED_KINDS, PackedKind
 from edge_spec.errors import SettingsError, UnsupportedModel
 from edge_spec.models.gguf.types import TYPES, TensorType
 
 Bytes = npt.NDArray[np.uint8]
 
-VERSION = 1
-GROUP = 16
-BLOCK = 32
-HEADER_BYTES = 64
+VERSION, GROUP, HEADER_BYTES = NUMBERS["VERSION"], NUMBERS["GROUP"], NUMBERS["HEADER_BYTES"]
 _MAGIC = b"EDGEROWS"
 _HEADER = struct.Struct("<8sIIQQQ24x")
 
@@ -139,50 +136,43 @@ def _q3_k(blocks: Bytes) -> _Parts:
     return _f16(blocks, 108), scales.reshape(*blocks.shape[:-1], 8, 2), codes
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """How a type of GGUF is packed.
-
-    Attributes:
-        decode: takes its blocks apart; None for floats, which only change places.
-        bits: of a code.
-        head_bytes: per unit of 16 outputs x one block of the source.
-        subscale_bytes: per 16 outputs x 32 weights.
-    """
-
-    source: TensorType
-    decode: Callable[[Bytes], _Parts] | None = None
-    bits: int = 0
-    head_bytes: int = 32
-    subscale_bytes: int = 0
-
-    @property
-    def unit_bytes(self) -> int:
-        """Of 16 outputs x one block of the source."""
-        if self.decode is None:
-            return GROUP * self.source.block_bytes
-        return self.head_bytes + self.source.block // BLOCK * (self.subscale_bytes + 64 * self.bits)
+def _trits(packed: Bytes, n: int) -> Bytes:
+    """Bytes that are fractions of 256, each the first ``n`` digits of it to the base of three: [..., n, bytes]."""
+    shifted = packed[..., None, :] * 3 ** np.arange(n, dtype=np.uint8)[:, None]
+    return (shifted.astype(np.uint16) * 3 >> 8).astype(np.uint8)
 
 
-_KINDS = {
-    "F32": _Kind(source=TYPES["F32"]),
-    "F16": _Kind(source=TYPES["F16"]),
-    "BF16": _Kind(source=TYPES["BF16"]),
-    "Q4_0": _Kind(source=TYPES["Q4_0"], decode=_q4_0, bits=4),
-    "Q4_1": _Kind(source=TYPES["Q4_1"], decode=_q4_1, bits=4, head_bytes=64),
-    "Q5_0": _Kind(source=TYPES["Q5_0"], decode=_q5_0, bits=5),
-    "Q5_1": _Kind(source=TYPES["Q5_1"], decode=_q5_1, bits=5, head_bytes=64),
-    "Q8_0": _Kind(source=TYPES["Q8_0"], decode=_q8_0, bits=8),
-    "Q2_K": _Kind(source=TYPES["Q2_K"], decode=_q2_k, bits=2, head_bytes=64, subscale_bytes=32),
-    "Q3_K": _Kind(source=TYPES["Q3_K"], decode=_q3_k, bits=3, subscale_bytes=32),
-    "Q4_K": _Kind(source=TYPES["Q4_K"], decode=_q4_k, bits=4, head_bytes=64, subscale_bytes=32),
-    "Q5_K": _Kind(source=TYPES["Q5_K"], decode=_q5_k, bits=5, head_bytes=64, subscale_bytes=32),
-    "Q6_K": _Kind(source=TYPES["Q6_K"], decode=_q6_k, bits=6, subscale_bytes=32),
-    "IQ4_NL": _Kind(source=TYPES["IQ4_NL"], decode=_iq4_nl, bits=4),
-    "IQ4_XS": _Kind(source=TYPES["IQ4_XS"], decode=_iq4_xs, bits=4, subscale_bytes=16),
-    "MXFP4": _Kind(source=TYPES["MXFP4"], decode=_mxfp4, bits=4),
+def _tq1_0(blocks: Bytes) -> _Parts:
+    parts = (_trits(blocks[..., :32], 5), _trits(blocks[..., 32:48], 5), _trits(blocks[..., 48:52], 4))
+    return _f16(blocks, 52), None, np.concatenate([part.reshape(*blocks.shape[:-1], -1) for part in parts], axis=-1)
+
+
+def _tq2_0(blocks: Bytes) -> _Parts:
+    return _f16(blocks, 64), None, _two_bits(blocks[..., :64])
+
+
+def _q1_0(blocks: Bytes) -> _Parts:
+    return _f16(blocks, 0), None, np.unpackbits(blocks[..., 2:], axis=-1, bitorder="little")
+
+
+def _q2_0(blocks: Bytes) -> _Parts:
+    codes = blocks[..., 2:, None] >> np.arange(0, 8, 2, dtype=np.uint8) & np.uint8(3)
+    return _f16(blocks, 0), None, codes.reshape(*blocks.shape[:-1], 64)
+
+
+_DECODERS: dict[str, Callable[[Bytes], _Parts]] = {
+    function.__name__[1:].upper(): function
+    for function in (
+        *(_q4_0, _q4_1, _q5_0, _q5_1, _q8_0, _q2_k, _q3_k, _q4_k, _q5_k, _q6_k),
+        *(_iq4_nl, _iq4_xs, _mxfp4, _tq1_0, _tq2_0, _q1_0, _q2_0),
+    )
 }
-KINDS = tuple(_KINDS)
+"""They take the blocks of a type apart; floats only change places."""
+
+_STORED_AS = {"TQ1_0": "TQ2_0"}
+"""Types that are packed like another one: what digits to the base of three save in memory, taking them apart costs."""
+
+KINDS = (*FLOATS, *_DECODERS)
 """The names of the types that can be packed, as GGUF names them."""
 
 
@@ -193,11 +183,11 @@ def packed_bytes(kind: str, n_out: int, n_in: int) -> int:
         UnsupportedModel: no kernel for this kind.
         SettingsError: a shape that cannot be packed.
     """
-    known = _kind(kind)
-    if n_out < 1 or n_in < 1 or n_in % known.source.block:
-        hint = f"a block has {known.source.block} inputs"
+    source, packed = _kind(kind)
+    if n_out < 1 or n_in < 1 or n_in % source.block:
+        hint = f"a block has {source.block} inputs"
         raise SettingsError(f"{kind} weights cannot be {n_out} x {n_in}", hint=hint)
-    return HEADER_BYTES + -(-n_out // GROUP) * (n_in // known.source.block) * known.unit_bytes
+    return HEADER_BYTES + -(-n_out // GROUP) * (n_in // source.block) * packed.unit_bytes
 
 
 def pack(blocks: Bytes, kind: str, *, portion: int = 1 << 22) -> Bytes:
@@ -216,75 +206,68 @@ def pack(blocks: Bytes, kind: str, *, portion: int = 1 << 22) -> Bytes:
         UnsupportedModel: no kernel for this kind.
         SettingsError: rows that are not a whole number of blocks.
     """
-    known = _kind(kind)
-    if blocks.ndim != 2 or blocks.dtype != np.uint8 or blocks.shape[1] % known.source.block_bytes:
+    source, stored = _kind(kind)
+    if blocks.ndim != 2 or blocks.dtype != np.uint8 or blocks.shape[1] % source.block_bytes:
         raise SettingsError(
             f"{kind} blocks are {blocks.dtype} {list(blocks.shape)}",
-            hint=f"they should be uint8 [n_out, n * {known.source.block_bytes}]",
+            hint=f"they should be uint8 [n_out, n * {source.block_bytes}]",
         )
-    n_out, n_units = blocks.shape[0], blocks.shape[1] // known.source.block_bytes
-    n_in = n_units * known.source.block
+    n_out, n_units = blocks.shape[0], blocks.shape[1] // source.block_bytes
+    n_in = n_units * source.block
     packed = np.empty(packed_bytes(kind, n_out, n_in), np.uint8)
     packed[:HEADER_BYTES] = np.frombuffer(
-        _HEADER.pack(_MAGIC, VERSION, known.source.number, n_out, n_in, packed.nbytes), np.uint8
+        _HEADER.pack(_MAGIC, VERSION, TYPES[_STORED_AS.get(kind, kind)].number, n_out, n_in, packed.nbytes), np.uint8
     )
-    groups = packed[HEADER_BYTES:].reshape(-1, n_units, known.unit_bytes)
+    groups = packed[HEADER_BYTES:].reshape(-1, n_units, stored.unit_bytes)
     step = max(1, portion // (GROUP * n_in))
     for start in range(0, len(groups), step):
-        some = blocks[start * GROUP : (start + step) * GROUP].reshape(-1, n_units, known.source.block_bytes)
+        some = blocks[start * GROUP : (start + step) * GROUP].reshape(-1, n_units, source.block_bytes)
         missing = -len(some) % GROUP
         if missing:  # zero bytes are zero scales
-            some = np.concatenate([some, np.zeros((missing, n_units, known.source.block_bytes), np.uint8)])
+            some = np.concatenate([some, np.zeros((missing, n_units, source.block_bytes), np.uint8)])
         _pack_portion(some, kind, groups[start : start + step])
     return packed
 
 
-def _kind(name: str) -> _Kind:
-    if name not in _KINDS:
+def _kind(name: str) -> tuple[TensorType, PackedKind]:
+    if name not in KINDS:
         hint = f"there are kernels for {', '.join(KINDS)}"
         raise UnsupportedModel(f"there is no kernel for {name} weights", hint=hint)
-    return _KINDS[name]
+    return TYPES[name], PACKED_KINDS[_STORED_AS.get(name, name)]
 
 
 def _pack_portion(portion: Bytes, kind: str, groups: Bytes) -> None:
     """portion: [outputs, units, GGUF's bytes]; groups: [groups, units, our bytes], written."""
-    known = _KINDS[kind]
+    stored = _kind(kind)[1]
     n_groups, n_units = groups.shape[:2]
-    if known.decode is None:
+    if stored.is_float:
         groups[:] = portion.reshape(n_groups, GROUP, n_units, -1).swapaxes(1, 2).reshape(groups.shape)
         return
-    head, subscales, codes = known.decode(portion)
+    head, subscales, codes = _DECODERS[kind](portion)
 
     def grouped(parts: Bytes) -> Bytes:
         """[outputs, units, blocks, parts, bytes] -> [groups, units, blocks, parts, 16 outputs, bytes]"""
         return parts.reshape(n_groups, GROUP, *parts.shape[1:]).transpose(0, 2, 3, 4, 1, 5)
 
     heads = grouped(head[:, :, None]).reshape(n_groups, n_units, -1)
-    groups[:, :, : known.head_bytes] = heads
-    blocks = groups[:, :, known.head_bytes :].reshape(n_groups, n_units, known.source.block // BLOCK, -1)
+    groups[:, :, : stored.head_bytes] = heads
+    blocks = groups[:, :, stored.head_bytes :].reshape(n_groups, n_units, stored.n_blocks, -1)
     assert np.shares_memory(blocks, groups)
     if subscales is not None:
-        blocks[..., : known.subscale_bytes] = grouped(subscales[..., None]).reshape(*blocks.shape[:3], -1)
+        blocks[..., : stored.subscale_bytes] = grouped(subscales[..., None]).reshape(*blocks.shape[:3], -1)
     quads = grouped(codes.reshape(*codes.shape[:2], -1, 8, 4)).reshape(*blocks.shape[:3], 8, 64)
-    blocks[..., known.subscale_bytes :] = _join(quads, known.bits).reshape(*blocks.shape[:3], -1)
+    blocks[..., stored.subscale_bytes :] = _join(quads, stored.bits).reshape(*blocks.shape[:3], -1)
 
 
 def _join(quads: Bytes, bits: int) -> Bytes:
     """[..., 8 quads, 64 lanes] of codes -> [..., bits, 64] as stored."""
-    if bits == 8:
-        return quads
-    nibbles = (quads[..., 0::2, :] & np.uint8(15)) | (quads[..., 1::2, :] << np.uint8(4))
-    if bits == 6:
-        return np.concatenate([nibbles, _pairs(quads >> np.uint8(4))], axis=-2)
-    low, more = (nibbles, quads >> np.uint8(4)) if bits >= 4 else (_pairs(quads & np.uint8(3)), quads >> np.uint8(2))
-    if bits in (2, 4):
-        return low
-    shifts = np.arange(8, dtype=np.uint8)[:, None]
-    return np.concatenate([low, np.bitwise_or.reduce(more << shifts, axis=-2)[..., None, :]], axis=-2)
+    low = 1 << bits.bit_length() - 1
+    parts = [_merge(quads, low)] + ([_merge(quads >> np.uint8(low), bits - low)] if bits > low else [])
+    return np.concatenate(parts, axis=-2)
 
 
-def _pairs(quads: Bytes) -> Bytes:
-    """[..., 8 quads, 64 lanes] of two bits -> [..., 2, 64], four quads in a byte."""
-    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    parts: Bytes = np.bitwise_or.reduce(quads.reshape(*quads.shape[:-2], 2, 4, 64) << shifts, axis=-2)
-    return parts
+def _merge(quads: Bytes, bits: int) -> Bytes:
+    """[..., 8 quads, 64 lanes] -> [..., bits, 64]: so many bits of each, several quads in a byte."""
+    some = (quads & np.uint8((1 << bits) - 1)).reshape(*quads.shape[:-2], bits, 8 // bits, 64)
+    merged: Bytes = np.bitwise_or.reduce(some << np.arange(0, 8, bits, dtype=np.uint8)[:, None], axis=-2)
+    return merged

@@ -6,14 +6,13 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.cache_folder import (
     check_space,
@@ -30,9 +29,8 @@ from edge_spec.engines.onnx.transcription.cache_folder import (
     require_name,
     was_whole,
 )
-from edge_spec.engines.onnx.transcription.experts import bias_bytes
-from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, matrices_of, states_of
-from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, WeightsFile
+from edge_spec.engines.onnx.transcription.graph import ATTENTION_HEADS, Writer, states_of
+from edge_spec.engines.onnx.transcription.matrices import LAYOUT, WEIGHTS, StoredBytes, WeightsFile
 from edge_spec.engines.onnx.transcription.network import Network, read_network
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
 from edge_spec.engines.onnx.transcription.recurrent import State
@@ -44,8 +42,11 @@ from edge_spec.models.gguf.header import TensorInfo, read_header
 from edge_spec.models.model_file import ModelFile
 
 __all__ = [
+    "GRAPHS",
     "Transcription",
     "check_transcription",
+    "checksum",
+    "digests",
     "is_current",
     "is_transcribed",
     "is_whole",
@@ -54,13 +55,21 @@ __all__ = [
     "transcribe",
 ]
 
-VERSION = 8
+VERSION = 9
 """Of the content of a folder; transcriptions of other versions are made again."""
 
 _FACTS = "facts.json"
 
-_GRAPHS = {"model.onnx": False, "half.onnx": True}
-"""The graphs, and whether their cache holds fp16."""
+GRAPHS = {
+    "model.onnx": (False, False),
+    "half.onnx": (True, False),
+    "model-visible.onnx": (False, True),
+    "half-visible.onnx": (True, True),
+}
+"""The graphs, whether their cache holds fp16, and whether further nodes may use what goes into each layer."""
+
+_GRAPHS_BYTES = 2 << 20
+"""The graphs, about."""
 
 _PIECE_BYTES = 1 << 20
 
@@ -98,9 +107,13 @@ class Transcription:
         """How many numbers of keys and values all layers store for a token."""
         return sum(2 * n_heads * dim for n_heads, dim in self.heads)
 
-    def graph(self, *, f16: bool) -> Path | bytes:
-        """Return the graph whose cache holds fp16, or else fp32."""
-        return self.folder / next(name for name, half in _GRAPHS.items() if half == f16)
+    def graph(self, *, f16: bool, visible: bool = False) -> Path | bytes:
+        """Return the graph whose cache holds fp16, or else fp32.
+
+        Args:
+            visible: further nodes may use what goes into each layer.
+        """
+        return self.folder / next(name for name, kind in GRAPHS.items() if kind == (f16, visible))
 
 
 def transcribe(
@@ -186,11 +199,11 @@ def read_transcription(folder: Path) -> Transcription | None:
     """
     try:
         facts = read_json(folder / _FACTS)
-        if facts["version"] != VERSION or facts["graphs"] != _digests(folder):
+        if facts["version"] != VERSION or facts["graphs"] != digests(folder):
             return None
         weights = folder / WEIGHTS
         if not was_whole(weights):
-            if facts["weights"] != _checksum(weights):
+            if facts["weights"] != checksum(weights):
                 return None
             record_whole(weights)
         return Transcription(
@@ -215,7 +228,7 @@ def is_current(folder: Path) -> bool:
 def is_whole(folder: Path) -> bool:
     """Return whether the transcription in a folder is as it was written, of which all is read."""
     try:
-        return read_json(folder / _FACTS)["weights"] == _checksum(folder / WEIGHTS) and (
+        return read_json(folder / _FACTS)["weights"] == checksum(folder / WEIGHTS) and (
             read_transcription(folder) is not None
         )
     except (OSError, *BAD_RECORD):
@@ -225,11 +238,11 @@ def is_whole(folder: Path) -> bool:
 def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[int], None]) -> None:
     with (folder / WEIGHTS).open("wb") as weights:
         store = WeightsFile(weights, progress)
-        for name, f16 in _GRAPHS.items():
-            (folder / name).write_bytes(Writer(network, store, f16=f16).write().serialize())
+        for name, (f16, visible) in GRAPHS.items():
+            (folder / name).write_bytes(Writer(network, store, f16=f16, visible=visible).write().serialize())
         weights.flush()
         os.fsync(weights.fileno())
-        checksum = store.checksum
+        written = store.checksum
     facts: dict[str, Any] = {
         "version": VERSION,
         "heads": [(network.n_head_kv[layer], network.head_dims[layer]) for layer in network.attention_layers],
@@ -239,8 +252,8 @@ def _write(file: ModelFile, network: Network, folder: Path, progress: Callable[[
         "states": [state.facts() for state in states_of(network)],
         "n_recurrent": len(network.recurrent_layers),
         "interleaved": network.kind.interleaved,
-        "graphs": _digests(folder),
-        "weights": checksum,
+        "graphs": digests(folder),
+        "weights": written,
     }
     (folder / _FACTS).write_text(json.dumps(facts), "utf-8")
     record_source(folder, file.parts)
@@ -265,17 +278,18 @@ def _put_in_place(made: Path, folder: Path, file: ModelFile) -> None:
     raise OSError(errno.EBUSY, "another process keeps replacing it")
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    return {name: blake2b((folder / name).read_bytes(), digest_size=16).hexdigest() for name in _GRAPHS}
+def digests(folder: Path, names: Iterable[str] = GRAPHS) -> dict[str, str]:
+    """Return a hash of each graph in a folder."""
+    return {name: blake2b((folder / name).read_bytes(), digest_size=16).hexdigest() for name in names}
 
 
-def _checksum(path: Path) -> int:
+def checksum(path: Path) -> int:
     """Return the checksum that ``WeightsFile`` computes, which takes half a second for a gigabyte in memory."""
-    checksum, piece = 0, bytearray(_PIECE_BYTES)
+    found, piece = 0, bytearray(_PIECE_BYTES)
     with path.open("rb", buffering=0) as file:
         while n := file.readinto(piece):
-            checksum = zlib.crc32(memoryview(piece)[:n], checksum)
-    return checksum
+            found = zlib.crc32(memoryview(piece)[:n], found)
+    return found
 
 
 def stored_bytes(file: ModelFile, network: Network) -> int:
@@ -287,13 +301,9 @@ def stored_bytes(file: ModelFile, network: Network) -> int:
     odd = next((dim for dim in network.head_dims if dim not in ATTENTION_HEADS), None)
     if odd is not None:
         raise llama_only(file, f"has heads of {odd} numbers, which edge-spec's attention does not know")
-    # The graphs, and what lies beside the matrices.
-    total = (1 << 20) + bias_bytes(network)
-    rows = sum(state.n_own + state.n_row for state in states_of(network) if state.keeps)
-    total += len(network.recurrent_layers) * (4096 + 4 * rows)
-    for matrix in matrices_of(network):
-        try:
-            total += packed_bytes(matrix.kind, matrix.n_out, matrix.n_in) + 4096
-        except UnsupportedModel as error:
-            raise llama_only(file, f"cannot be transcribed: {error.message}") from error
-    return total
+    store = StoredBytes()
+    try:
+        Writer(network, store, f16=True).write()
+    except UnsupportedModel as error:
+        raise llama_only(file, f"cannot be transcribed: {error.message}") from error
+    return store.total + _GRAPHS_BYTES

@@ -5,11 +5,10 @@ See ``edge_spec/engines/onnx/kernels/src/convolution.h``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from edge_spec.engines.onnx.kernels import CONVOLVE_ROWS, DOMAIN
+from edge_spec.engines.onnx.kernels import CONVOLVE_ROWS, DOMAIN, NUMBERS
 from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.recurrent import (
     RUN,
@@ -24,7 +23,7 @@ from edge_spec.models.model_file import ModelFile
 
 __all__ = ["ShortConvolution"]
 
-_CHANNELS = 16
+_CHANNELS = NUMBERS["CHANNELS"]
 """Channels that are convolved together."""
 
 
@@ -57,9 +56,6 @@ class ShortConvolution:
             "shortconv.conv.weight": (self.n_taps, self.n_embd),
             "shortconv.out_proj.weight": (self.n_embd, self.n_embd),
         }
-
-    def products(self) -> Sequence[Sequence[str]]:
-        return (("shortconv.in_proj",), ("shortconv.out_proj",))
 
     def states(self) -> list[State]:
         return [State(shape=(self.n_taps - 1, self.n_embd), keeps=True)]

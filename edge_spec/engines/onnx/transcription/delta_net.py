@@ -5,11 +5,10 @@ See ``edge_spec/engines/onnx/kernels/src/delta.h``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from edge_spec.engines.onnx.kernels import DELTA_ROWS, DOMAIN
+from edge_spec.engines.onnx.kernels import DELTA_ROWS, DOMAIN, NUMBERS
 from edge_spec.engines.onnx.transcription.architecture import llama_only
 from edge_spec.engines.onnx.transcription.recurrent import (
     RUN,
@@ -24,10 +23,10 @@ from edge_spec.models.model_file import ModelFile
 
 __all__ = ["DeltaNet"]
 
-_COLUMNS = 16
+_COLUMNS = NUMBERS["COLUMNS"]
 """Columns of a state that lie side by side."""
 
-_MOST = 256
+_MOST = NUMBERS["MAX_STATE_SIZE"]
 """Numbers of a head that the operator has room for."""
 
 
@@ -95,9 +94,6 @@ class DeltaNet:
             "ssm_out.weight": (n_out, self.n_embd),
         }
 
-    def products(self) -> Sequence[Sequence[str]]:
-        return (("attn_qkv",), ("attn_gate",), ("ssm_alpha", "ssm_beta"), ("ssm_out",))
-
     def states(self) -> list[State]:
         heads = (self.n_head, self.size // _COLUMNS, self.size, _COLUMNS)
         return [
@@ -109,7 +105,8 @@ class DeltaNet:
     def add(self, parts: Parts, layer: int, number: int, x: str) -> str:
         blk, graph = f"blk.{layer}.", parts.graph
         (mixed,), (z,), scores = (
-            parts.products(x, [blk + name for name in names], f"{blk}{names[0]}.y") for names in self.products()[:3]
+            parts.products(x, [blk + name for name in names], f"{blk}{names[0]}.y")
+            for names in (("attn_qkv",), ("attn_gate",), ("ssm_alpha", "ssm_beta"))
         )
         if len(scores) > 1:
             graph.node("Concat", scores, [f"{blk}scores"], axis=-1)

@@ -6,13 +6,15 @@ See ``edge_spec/engines/onnx/kernels/src/experts.h``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from edge_spec.engines.onnx.kernels import DOMAIN, EXPERT_ROWS
-from edge_spec.engines.onnx.transcription.matrices import Matrix, Weights, group_outputs, packed
+from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, group_outputs, packed
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, Network, tensor_blocks, tensor_values
 from edge_spec.engines.onnx.transcription.proto import Graph
+from edge_spec.models.gguf.header import TensorInfo
 
-__all__ = ["add_experts", "bias_bytes", "expert_matrices"]
+__all__ = ["add_experts"]
 
 _MATRICES = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 
@@ -29,10 +31,11 @@ def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, 
     """
     experts, blk = net.kind.experts, f"blk.{layer}."
     assert experts is not None
-    inputs = [x, scores, *(packed(graph, store, matrix) for matrix in expert_matrices(net, layer))]
+    inputs = [x, scores, *(packed(graph, store, matrix) for matrix in _matrices(net, layer))]
     for name in _MATRICES if experts.biased else ():
         bias = f"{blk}{name}.bias"
-        store.put(bias, lambda bias=bias: tensor_values(net.tensors[bias]))  # type: ignore[misc]
+        values = tensor_values(net.tensors[bias])
+        store.put(bias, values.nbytes, lambda values=values: values)  # type: ignore[misc]
         inputs.append(store.use(graph, bias))
     if experts.preferred:
         preferences = graph.constant(f"{blk}exp_probs_b", tensor_values(net.tensors[f"{blk}exp_probs_b.bias"]))
@@ -54,28 +57,28 @@ def add_experts(graph: Graph, store: Weights, net: Network, layer: int, x: str, 
     return f"{blk}experts"
 
 
-def expert_matrices(net: Network, layer: int) -> Iterator[Matrix]:
+def _matrices(net: Network, layer: int) -> Iterator[Matrix]:
     """Yield gate, up and down of all experts of a layer, each as one matrix."""
     n_ff = net.n_ff_expert
     for place, name in enumerate(_MATRICES):
         fused = net.has_fused_experts(layer) and place < _N_FUSED
         tensor = net.tensors[f"blk.{layer}.{FUSED_EXPERTS if fused else name}.weight"]
         n_in, n_out, n_expert = tensor.shape
-        blocks = tensor_blocks(tensor)
-        parts = [blocks]
-        if fused:
-            n_out = n_ff
-            parts = [blocks[first : first + n_ff] for first in range(place * n_ff, len(blocks), 2 * n_ff)]
         yield Matrix(
             name=f"blk.{layer}.{name}",
             kind=tensor.type_name,
-            n_out=n_expert * group_outputs(n_out),
+            n_out=n_expert * group_outputs(n_ff if fused else n_out),
             n_in=n_in,
-            parts=parts,
+            parts=partial(_parts, tensor, place, n_ff) if fused else partial(_whole, tensor),
             n_expert=n_expert,
         )
 
 
-def bias_bytes(net: Network) -> int:
-    """Return what the biases of all experts take."""
-    return sum(4 * tensor.n_elements for name, tensor in net.tensors.items() if name.endswith("_exps.bias"))
+def _whole(tensor: TensorInfo) -> list[Array]:
+    return [tensor_blocks(tensor)]
+
+
+def _parts(tensor: TensorInfo, place: int, n_ff: int) -> list[Array]:
+    """Return one of two matrices of each expert, which lie by turns."""
+    blocks = tensor_blocks(tensor)
+    return [blocks[first : first + n_ff] for first in range(place * n_ff, len(blocks), _N_FUSED * n_ff)]

@@ -23,24 +23,24 @@ vocabulary times the prompt would be the largest array of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from edge_spec.engines.onnx.kernels import DOMAIN
-from edge_spec.engines.onnx.transcription.experts import add_experts, expert_matrices
+from edge_spec.engines.onnx.kernels import DOMAIN, NUMBERS
+from edge_spec.engines.onnx.transcription.experts import add_experts
+from edge_spec.engines.onnx.transcription.fusion import fuse
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import OUTPUT_SCALE, Network, tensor_blocks, tensor_values
-from edge_spec.engines.onnx.transcription.per_layer import MODEL_PROJECTION
 from edge_spec.engines.onnx.transcription.proto import FLOAT, FLOAT16, INT32, INT64, Graph
 from edge_spec.engines.onnx.transcription.recurrent import State, declare
 
-__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "matrices_of", "states_of"]
+__all__ = ["ATTENTION_HEADS", "LANES", "Writer", "states_of", "sum_before"]
 
-LANES = 16
+LANES = NUMBERS["LANES"]
 """Cells whose keys lie side by side for our attention."""
 
-ATTENTION_HEADS = range(16, 513, 16)
+ATTENTION_HEADS = range(16, NUMBERS["MAX_HEAD_DIM"] + 1, 16)
 """Sizes of heads that our attention knows."""
 
 QKV, GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
@@ -57,12 +57,13 @@ class Writer:
 
     Args:
         f16: whether its cache holds fp16.
+        visible: further nodes may use what goes into each layer.
     """
 
-    def __init__(self, network: Network, store: Weights, *, f16: bool) -> None:
+    def __init__(self, network: Network, store: Weights, *, f16: bool, visible: bool = False) -> None:
         self._net = network
         self.store = store
-        self._f16 = f16
+        self._f16, self._visible = f16, visible
         self.graph = Graph()
 
     def write(self) -> Graph:
@@ -91,6 +92,9 @@ class Writer:
         if capped:
             graph.node("Tanh", ["products.small"], ["products.bounded"])
             graph.node("Mul", ["products.bounded", self._number("soft_cap", net.soft_cap)], ["logits"])
+        last = f"{net.kind.output_norm}.weight.y"
+        ends = {*(sum_before(layer) for layer in range(1, net.n_layers)), last, f"{last}.sum"}
+        fuse(graph, ends, visible=self._visible)
         return graph
 
     def _declare(self) -> None:
@@ -156,7 +160,7 @@ class Writer:
         if scale not in net.tensors:
             return x, added
         # Named as the sum that the next layer's norm would begin with.
-        y = f"blk.{layer + 1}.attn_norm.weight.y.sum"
+        y = sum_before(layer + 1)
         graph.node("Add", [x, added], [f"{scale}.x"])
         graph.node("Mul", [f"{scale}.x", self.vector(scale)], [y])
         return y, ""
@@ -268,6 +272,7 @@ class Writer:
             head_dim=net.head_dims[layer],
             interleaved=int(net.kind.interleaved),
             window=net.windows[layer],
+            **({"unseen": net.n_unseen} if net.n_unseen else {}),
         )
         return y
 
@@ -340,6 +345,11 @@ class Writer:
         return self._biased(f"{blk}down{end}", down_name)
 
 
+def sum_before(layer: int) -> str:
+    """Return the name of what goes into a layer, as the norm that it begins with names its sum."""
+    return f"blk.{layer}.attn_norm.weight.y.sum"
+
+
 def qkv_of(net: Network, layer: int) -> tuple[str, ...]:
     """Return the matrices that make queries, keys and values; values may be the keys, and both those of another
     layer."""
@@ -368,7 +378,7 @@ def matrix_of(net: Network, *names: str) -> Matrix:
         kind=tensors[0].type_name,
         n_out=sum(tensor.n_elements // tensor.shape[0] for tensor in tensors),
         n_in=tensors[0].shape[0],
-        parts=[tensor_blocks(tensor) for tensor in tensors],
+        parts=lambda: [tensor_blocks(tensor) for tensor in tensors],
     )
 
 
@@ -381,32 +391,3 @@ def products_of(net: Network, names: Sequence[str]) -> list[Matrix]:
 def states_of(net: Network) -> list[State]:
     """Return the states of a layer without keys and values."""
     return net.recurrent.states() if net.recurrent is not None else []
-
-
-def matrices_of(net: Network) -> Iterator[Matrix]:
-    """Yield every matrix as it will be stored."""
-    yield from (matrix_of(net, name) for name in dict.fromkeys(("token_embd", head_of(net))))
-    if net.per_layer is not None:
-        yield matrix_of(net, MODEL_PROJECTION)
-    for layer in range(net.n_layers):
-        mixing: Sequence[Sequence[str]] = (qkv_of(net, layer), ("attn_output",))
-        if net.recurrent is not None and layer in net.recurrent_layers:
-            mixing = net.recurrent.products()
-        further = net.per_layer.products() if net.per_layer is not None else ()
-        for names in (*mixing, *_feed_forward_products(net, layer), *further):
-            yield from products_of(net, [f"blk.{layer}.{name}" for name in names])
-        if net.has_experts(layer):
-            yield from expert_matrices(net, layer)
-
-
-def _feed_forward_products(net: Network, layer: int) -> Iterator[Sequence[str]]:
-    """Yield the matrices that are multiplied together."""
-    has_experts = net.has_experts(layer)
-    end = _SHARED if has_experts else ""
-    if has_experts:
-        yield ("ffn_gate_inp",)
-        if net.has(f"blk.{layer}.ffn_gate_inp{end}"):
-            yield (f"ffn_gate_inp{end}",)
-    if net.has_shared or not has_experts:
-        yield [name + end for name in (GATED if has_experts else gated_of(net))]
-        yield (f"ffn_down{end}",)

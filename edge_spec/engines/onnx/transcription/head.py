@@ -1,22 +1,25 @@
 """A head on a target's hidden states (EAGLE-3, arXiv 2503.01840), as two pieces of graph.
 
-One is added to the target's own graph: what goes into three of its layers, through one matrix, is a token's *feature*.
+One is added to the target's own graph: what goes into some of its layers, through one matrix, is a token's *feature*.
 The other is the head: a layer that reads a token's embedding and the feature of the token before it. Inputs and outputs
 are those of other graphs (see ``graph.py``), and besides them, a row for every token::
 
     feature f32 [1, S, width]   (in)      hidden f32 [1, S, width]   (out: the feature of a token that is only drafted)
 
-The file holds no rows of the target's vocabulary. Those of the tokens that the head knows are copied from the target,
-rounded to 4 bits, which no text depends on; a row of zeros stands for all other tokens.
+    embedding f32 [1, S, width]   (in, where embeddings stay in a file)
+
+What a head's file lacks is the target's: embeddings, which stay in their file, from where a session reads single rows,
+and output rows, which are copied, rounded to 4 bits, since no text depends on them. A head that was taught here knows
+some of the target's tokens and has ids of its own for them: of these both are copied, and a row of zeros stands for all
+other tokens. It has learned with a first token, before which there is no feature; published heads have not, so their
+rows do not see the cell of that token.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import blake2b
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,53 +29,79 @@ import numpy.typing as npt
 from edge_spec.engines.onnx.kernels import packed_bytes
 from edge_spec.engines.onnx.transcription.architecture import ARCHITECTURES
 from edge_spec.engines.onnx.transcription.cache import Transcription
-from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of
-from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, gather, multiply
+from edge_spec.engines.onnx.transcription.fusion import fuse
+from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of, sum_before
+from edge_spec.engines.onnx.transcription.head_files import HEAD_GRAPHS, is_kept, keep
+from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
 from edge_spec.engines.onnx.transcription.network import Network, number, read_rotary, tensor_blocks
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
+from edge_spec.engines.onnx.transcription.rotary import Rotary, llama3_divisors, rotary_embedding
 from edge_spec.errors import Sentence, UnsupportedModel
 from edge_spec.models import ModelFile, read_header
 from edge_spec.models.gguf.header import GGUFHeader, TensorInfo
+from edge_spec.models.head_facts import D2T, HeadFacts
+from edge_spec.models.head_tensors import EMBEDDING as TABLE
+from edge_spec.models.head_tensors import FC_NORM, OUTPUT, drafted_tokens, require_whole
 from edge_spec.models.heads import head_layers
+from edge_spec.models.safetensors_head import SUFFIX, read_safetensors_head
 
-__all__ = ["FEATURE", "HIDDEN", "Head", "head_bytes", "hidden_rows_tail", "transcribe_head"]
+__all__ = [
+    *("EMBEDDING", "FEATURE", "HIDDEN", "Head"),
+    *("fusing_bytes", "head_bytes", "head_folder", "head_network", "hidden_rows_tail", "transcribe_head"),
+]
 
-FEATURE, HIDDEN = "feature", "hidden"
+EMBEDDING, FEATURE, HIDDEN = "embedding", "feature", "hidden"
 
-_TABLE = "Q4_0"
+_ROUNDED = "Q4_0"
 """The type that the target's rows are rounded to."""
 
-_DIGEST_BYTES = 16
+_FUSING = "fc.weight"
+
+_PORTION = 1 << 12
+"""Rows that are rounded at a time."""
+
+_AFTER_NORM = ("gemma4",)
+"""Architectures whose row after the last layer is the normalized one, as llama.cpp gives it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head(Transcription):
     """A head as ONNX Runtime reads it, with the target's rows in it.
 
-    Its graphs are kept in ``folder``, that of the target's transcription: to round the target's rows takes as long as
-    the start of a program may.
+    Its graphs and weights are kept in a folder within ``folder``, that of the target's transcription, or written into
+    memory where the disk has no room.
 
     Attributes:
         name: of its graphs; changes with the head's file.
+        parts: its files.
         network: of the head.
-        tables: returns the embeddings and output rows of the tokens that it knows.
+        facts: of the head.
+        tables: returns the embeddings, unless they stay in a file, and the output rows.
+        n_bytes: about what its weights take.
         tail: what is added to the target's graph; its output is ``FEATURE``.
         width: of a feature.
+        n_ids: how many ids it reads.
     """
 
     name: str
+    parts: tuple[Path, ...]
     network: Network
-    tables: Callable[[], tuple[Matrix, Matrix]]
+    facts: HeadFacts
+    tables: Callable[[], tuple[Matrix | None, Matrix]]
+    n_bytes: int
     tail: bytes
     width: int
+    n_ids: int
 
-    def graph(self, *, f16: bool) -> bytes:
-        path = self.folder / f"{self.name}-{'half' if f16 else 'model'}.onnx"
-        graph = _kept(path)
-        if graph is None:
-            graph = _HeadWriter(self.network, self.tables(), f16=f16).write().serialize()
-            _keep(path, graph)
-        return graph
+    def graph(self, *, f16: bool, visible: bool = False) -> Path | bytes:
+        folder, tables = self.folder / self.name, cache(self.tables)
+
+        def write(store: Weights, half: bool) -> Graph:
+            return _HeadWriter(self.network, self.facts, tables(), store, f16=half).write()
+
+        if is_kept(folder, self.parts) or keep(folder, self.parts, write, self.n_bytes):
+            return folder / next(name for name, half in HEAD_GRAPHS.items() if half == f16)
+        return write(_Inline(), f16).serialize()
 
 
 def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
@@ -85,44 +114,29 @@ def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
         UnsupportedModel: it belongs to another model, or lacks something. ``Head.graph`` does if rows of the target
             cannot be copied.
     """
-    layers = head_layers(file, target)
-    header = read_header(file.path)
-    network = _network(file, header)
+    require_whole(file, target)
+    layers, facts = head_layers(file, target), file.head
+    assert facts is not None
+    network = head_network(file)
+    taught = file.trimmed is not None
     return Head(
         folder=folder,
-        name=f"head-{file.fingerprint}",
+        name=head_folder(file),
         heads=((network.n_head_kv[0], network.head_dims[0]),),
         n_vocab=network.n_vocab,
         rotary=network.rotary,
         layer_rotary=("all",),
         interleaved=network.kind.interleaved,
+        table=None if taught else _tensor_of(TABLE, file, target),
+        parts=file.parts,
         network=network,
+        facts=facts,
         tables=lambda: _tables(file, target),
-        tail=_feature_tail(network, layers),
+        n_bytes=head_bytes(file),
+        tail=_feature_tail(network, facts, layers, target),
         width=network.n_embd,
+        n_ids=network.n_vocab if taught else target.n_vocab,
     )
-
-
-def _kept(path: Path) -> bytes | None:
-    """Return a graph that was kept; None if there is none, or it is damaged."""
-    try:
-        found = path.read_bytes()
-    except OSError:
-        return None
-    graph = found[_DIGEST_BYTES:]
-    return graph if _digest(graph) == found[:_DIGEST_BYTES] else None
-
-
-def _keep(path: Path, graph: bytes) -> None:
-    """Keep a graph, whole or not at all; a folder that cannot be written is no reason to fail."""
-    with suppress(OSError):
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
-            part.write(_digest(graph) + graph)
-        Path(part.name).replace(path)
-
-
-def _digest(graph: bytes) -> bytes:
-    return blake2b(graph, digest_size=_DIGEST_BYTES).digest()
 
 
 def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
@@ -137,47 +151,115 @@ def hidden_rows_tail(layers: Sequence[int], width: int) -> bytes:
     return graph.serialize()
 
 
+def head_folder(file: ModelFile) -> str:
+    """Return the name of the folder with a head's graphs."""
+    return f"head-{file.fingerprint}"
+
+
 def head_bytes(file: ModelFile) -> int:
-    """Return what a head's weights take, with the target's rows."""
-    own = sum(tensor.n_bytes for tensor in file.tensors)
-    return own + packed_bytes(_TABLE, file.n_vocab, file.n_embd)
+    """Return what a head's weights take, with the target's rows, but for what is added to the target's graph."""
+    assert file.head is not None
+    stored = [tensor for tensor in file.tensors if tensor.name not in (D2T, _FUSING, f"{TABLE}.weight")]
+    has_output = any(tensor.name == f"{OUTPUT}.weight" for tensor in stored)
+    copied = 0 if has_output else packed_bytes(_ROUNDED, file.head.n_rows, file.n_embd)
+    return sum(tensor.n_bytes for tensor in stored) + copied
 
 
-def _side_by_side(layers: Sequence[int]) -> Graph:
-    """What goes into some layers, where the target's graph has it: the sum that the first norm of each begins with."""
-    graph = Graph()
-    graph.node("Concat", [f"blk.{layer}.attn_norm.weight.y.sum" for layer in layers], [HIDDEN], axis=-1)
+def fusing_bytes(file: ModelFile) -> int:
+    """Return what the matrix takes that is added to the target's graph."""
+    return sum(tensor.n_bytes for tensor in file.tensors if tensor.name == _FUSING)
+
+
+def _side_by_side(layers: Sequence[int], last: str = "") -> Graph:
+    """What goes into some layers, where the target's graph has it: the sum that the first norm of each begins with.
+
+    Args:
+        last: the name of what goes out of the last one, whose number is that of a layer which does not exist.
+    """
+    graph, after = Graph(), max(layers)
+    names = [last if last and layer == after else sum_before(layer) for layer in layers]
+    graph.node("Concat", names, [HIDDEN], axis=-1)
     return graph
 
 
-def _feature_tail(network: Network, layers: Sequence[int]) -> bytes:
-    graph = _side_by_side(layers)
-    multiply(graph, _Inline(), matrix_of(network, "fc"), HIDDEN, FEATURE)
-    graph.gives(FEATURE, FLOAT, (1, "S", network.n_embd))
-    return graph.serialize()
+def _feature_tail(network: Network, facts: HeadFacts, layers: Sequence[int], target: ModelFile) -> bytes:
+    last = f"{ARCHITECTURES[target.architecture].output_norm}.weight.y"
+    last += "" if target.architecture in _AFTER_NORM else ".sum"
+    parts = _Tail(network, _side_by_side(layers, last if max(layers) == target.n_layers else ""))
+    x = HIDDEN
+    if network.has(f"{FC_NORM}.0"):
+        x = parts.normed_apart(x, len(layers), facts.width)
+    if facts.norm_before_fc:
+        x = parts.normed(x, "enc.output_norm.weight")
+    biased = network.tensors.get("fc.bias")
+    multiply(parts.graph, _Inline(), matrix_of(network, "fc"), x, "fc.y" if biased else FEATURE)
+    if biased:
+        parts.graph.node("Add", ["fc.y", parts.vector("fc.bias")], [FEATURE])
+    parts.graph.gives(FEATURE, FLOAT, (1, "S", network.n_embd))
+    return parts.graph.serialize()
+
+
+class _Tail(Writer):
+    """Writes what is added to the target's graph. Its names are not those of the target's own nodes."""
+
+    def __init__(self, network: Network, graph: Graph) -> None:
+        super().__init__(network, _Inline(), f16=False)
+        self.graph = graph
+
+    def vector(self, name: str) -> str:
+        return self.graph.constant(f"head.{name}", self.values(name).reshape(-1))
+
+    def normed(self, x: str, weight: str) -> str:
+        y = f"head.{weight}.y"
+        inputs, epsilon = [x, self.vector(weight)], self._net.epsilon
+        self.graph.node("SimplifiedLayerNormalization", inputs, [y], epsilon=epsilon, axis=-1, stash_type=1)
+        return y
+
+    def normed_apart(self, x: str, n: int, width: int) -> str:
+        """Normalize ``n`` rows that lie side by side, each with weights of its own."""
+        sizes, places = self.graph.constant("head.sizes", np.full(n, width, np.int64)), range(n)
+        self.graph.node("Split", [x, sizes], [f"head.read.{place}" for place in places], axis=-1)
+        parts = [self.normed(f"head.read.{place}", f"{FC_NORM}.{place}.weight") for place in places]
+        self.graph.node("Concat", parts, ["head.read"], axis=-1)
+        return "head.read"
 
 
 class _HeadWriter(Writer):
     """Writes a head."""
 
-    def __init__(self, network: Network, tables: tuple[Matrix, Matrix], *, f16: bool) -> None:
-        super().__init__(network, _Inline(), f16=f16)
-        self._tables = tables
+    def __init__(
+        self,
+        network: Network,
+        facts: HeadFacts,
+        tables: tuple[Matrix | None, Matrix],
+        store: Weights,
+        *,
+        f16: bool,
+    ) -> None:
+        super().__init__(network, store, f16=f16)
+        self._facts, self._tables = facts, tables
 
     def write(self) -> Graph:
         graph, net, (embedding, output) = self.graph, self._net, self._tables
         self._declare()
         graph.takes(FEATURE, FLOAT, (1, "S", net.n_embd))
         graph.gives(HIDDEN, FLOAT, (1, "S", net.n_embd))
-        gather(graph, self.store, embedding, "ids", "x")
-        sides = [self._norm("x", "", "blk.0.attn_norm.weight")[0]]
-        sides.append(self._norm(FEATURE, "", "blk.0.attn_norm_2.weight")[0])
-        graph.node("Concat", sides, ["both"], axis=-1)
-        normed, x = self._norm(FEATURE, self._attention(0, "both"), "blk.0.ffn_norm.weight")
+        x = "x"
+        if embedding is not None:
+            gather(graph, self.store, embedding, "ids", x)
+        else:
+            graph.takes(EMBEDDING, FLOAT, (1, "S", net.n_embd))
+            x = EMBEDDING
+        token, _ = self._norm(x, "", "blk.0.attn_norm.weight")
+        before, _ = self._norm(FEATURE, "", "blk.0.attn_norm_2.weight")
+        graph.node("Concat", [token, before], ["both"], axis=-1)
+        residual = before if self._facts.norm_before_residual else FEATURE
+        normed, x = self._norm(residual, self._attention(0, "both"), "blk.0.ffn_norm.weight")
         normed, x = self._norm(x, self._feed_forward(0, normed), "output_norm.weight")
-        graph.node("Identity", [x], [HIDDEN])
+        graph.node("Identity", [normed if self._facts.norm_output else x], [HIDDEN])
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
         multiply(graph, self.store, output, "wanted", "logits")
+        fuse(graph)
         return graph
 
 
@@ -187,7 +269,7 @@ class _Inline:
     def __init__(self) -> None:
         self._known: dict[str, Array] = {}
 
-    def put(self, name: str, make: Callable[[], Array]) -> None:
+    def put(self, name: str, n_bytes: int, make: Callable[[], Array]) -> None:
         if name not in self._known:
             self._known[name] = make()
 
@@ -195,75 +277,109 @@ class _Inline:
         return graph.constant(name, self._known[name])
 
 
-def _network(file: ModelFile, header: GGUFHeader) -> Network:
+def head_network(file: ModelFile) -> Network:
+    """Return the network of a head, of which all tensors are there.
+
+    Raises:
+        UnsupportedModel: a setting that the graph could not express. Others: the file has changed.
+    """
+    facts = file.head
+    assert facts is not None
+    header = read_safetensors_head(file.path) if file.path.suffix.lower() == SUFFIX else read_header(file.path)
     tensors = {tensor.name: tensor for tensor in file.tensors}
-    _check_tensors(file, tensors)
+    kind = replace(
+        ARCHITECTURES["llama"], interleaved=not facts.half_apart, head_norms="blk.0.attn_q_norm.weight" in tensors
+    )
     return Network(
-        kind=ARCHITECTURES["llama"],
+        kind=kind,
         tensors=tensors,
         n_layers=1,
         n_embd=file.n_embd,
-        n_vocab=file.n_vocab,
+        n_vocab=facts.n_rows,
         n_head=file.n_head,
         n_head_kv=file.n_head_kv[:1],
         head_dims=(file.head_dim_k,),
         epsilon=float(number(header, f"{file.architecture}.attention.layer_norm_rms_epsilon", 1e-5)),
         windows=(0,),
         turned=(True,),
-        rotary=read_rotary(file, header, tensors, windows=False),
+        rotary=_rotary(file, header, tensors),
+        n_unseen=int(file.trimmed is None),
     )
 
 
-def _check_tensors(file: ModelFile, tensors: dict[str, TensorInfo]) -> None:
-    """Every tensor is one that the graphs use, in the shape that they expect, and none is missing."""
-    w, q, kv = file.n_embd, file.n_head * file.head_dim_k, file.n_head_kv[0] * file.head_dim_k
-    up = tensors.get("blk.0.ffn_up.weight")
-    n_ff = up.shape[-1] if up is not None else 0
-    needed = {
-        "fc": (3 * w, w),
-        "output_norm": (w,),
-        **{f"blk.0.{name}": (w,) for name in ("attn_norm", "attn_norm_2", "ffn_norm")},
-        "blk.0.attn_q": (2 * w, q),
-        "blk.0.attn_k": (2 * w, kv),
-        "blk.0.attn_v": (2 * w, kv),
-        "blk.0.attn_output": (q, w),
-        "blk.0.ffn_gate": (w, n_ff),
-        "blk.0.ffn_up": (w, n_ff),
-        "blk.0.ffn_down": (n_ff, w),
-    }
-    found = {name.removesuffix(".weight"): tensor.shape for name, tensor in tensors.items()}
-    for name in sorted(needed.keys() | found.keys()):
-        if needed.get(name) != found.get(name):
-            what = f"has the tensor {name} in the shape {found.get(name)} instead of {needed.get(name)}"
-            raise UnsupportedModel(f"{file.path.name} {what}", hint="make the head again (`edge-spec drafter make`)")
+def _rotary(file: ModelFile, header: GGUFHeader, tensors: dict[str, TensorInfo]) -> dict[str, Rotary]:
+    rope = f"{file.architecture}.rope."
+    if header.metadata.get(f"{rope}scaling.type") != "llama3":
+        try:
+            return read_rotary(file, header, tensors, windows=False)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(
+                f"{file.path.name} has rotary embeddings of a kind that heads are not known with",
+                hint="get another head",
+            ) from error
+
+    # In GGUFs a tensor says what comes of it.
+    def setting(name: str) -> float:
+        return number(header, rope + name, 1.0)
+
+    n_rotary, base, n_original = (
+        int(setting("dimension_count")),
+        setting("freq_base"),
+        int(setting("scaling.original_context_length")),
+    )
+    divisors = llama3_divisors(
+        n_rotary,
+        base,
+        factor=setting("scaling.factor"),
+        n_original=n_original,
+        bounds=(setting("scaling.low_freq_factor"), setting("scaling.high_freq_factor")),
+    )
+    return {"all": rotary_embedding(n_rotary, base, n_original=n_original, divisors=divisors)}
 
 
-def _tables(file: ModelFile, target: ModelFile) -> tuple[Matrix, Matrix]:
-    """Return the target's embeddings and output rows of the tokens that a head knows; often they are the same."""
-    assert file.trimmed is not None
-    kept = np.array(file.trimmed.ids.decode(), np.int64)
-    tensors = {tensor.name.removesuffix(".weight"): tensor for tensor in target.tensors}
-    embedding = _rows(tensors["token_embd"], kept, "rows of embeddings")
-    if "output" not in tensors:
-        return embedding, embedding
-    return embedding, _rows(tensors["output"], kept, "rows of the output")
+def _tensor_of(name: str, file: ModelFile, target: ModelFile) -> TensorInfo:
+    """Return a table of a head, which may be the target's; output rows of the target may be its embeddings."""
+    own, others = ({tensor.name.removesuffix(".weight"): tensor for tensor in each.tensors} for each in (file, target))
+    return own.get(name) or others.get(name) or others[TABLE]
 
 
-def _rows(tensor: TensorInfo, kept: npt.NDArray[np.int64], name: str) -> Matrix:
+def _tables(file: ModelFile, target: ModelFile) -> tuple[Matrix | None, Matrix]:
+    """Return the embeddings that are part of the graph, if any, and the output rows; they may be the same."""
+    output = _tensor_of(OUTPUT, file, target)
+    if file.trimmed is None:
+        ids = drafted_tokens(file, target)
+        if output.path not in file.parts:
+            return None, _rounded(output, np.arange(target.n_vocab), "rows of the output")
+        blocks = tensor_blocks(output) if ids is None else tensor_blocks(output)[np.argsort(ids)]
+        n_in, n_out = output.shape
+        return None, Matrix(name=OUTPUT, kind=output.type_name, n_out=n_out, n_in=n_in, parts=lambda: [blocks])
+    kept, embedding = np.array(file.trimmed.ids.decode(), np.int64), _tensor_of(TABLE, file, target)
+    rows = _rounded(embedding, kept, "rows of embeddings", others=1)
+    return rows, rows if output is embedding else _rounded(output, kept, "rows of the output", others=1)
+
+
+def _rounded(tensor: TensorInfo, kept: npt.NDArray[np.int64], name: str, *, others: int = 0) -> Matrix:
+    """Return some rows of the target, and rows of zeros for all others."""
+    stored = tensor_blocks(tensor)
+    portions = [_round(tensor, stored[kept[start : start + _PORTION]]) for start in range(0, len(kept), _PORTION)]
+    # A block of zeros stands for zeros.
+    blocks = np.concatenate([*portions, np.zeros((others, portions[0].shape[1]), np.uint8)])
+    return Matrix(name=name, kind=_ROUNDED, n_out=len(blocks), n_in=tensor.shape[0], parts=lambda: [blocks])
+
+
+def _round(tensor: TensorInfo, stored: Any) -> npt.NDArray[np.uint8]:
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize, quantize
 
-    stored: Any = np.ascontiguousarray(tensor_blocks(tensor)[kept])
-    kind = tensor.type_name
-    if kind != _TABLE:
-        stored = stored.view({"F32": np.float32, "F16": np.float16}.get(kind, np.uint8))
-        try:
-            stored = quantize(dequantize(stored, GGMLQuantizationType[kind]), GGMLQuantizationType[_TABLE])
-        except (KeyError, NotImplementedError) as error:
-            raise UnsupportedModel(
-                f"{tensor.path.name} has {tensor.name} in the type {kind}, which a head cannot copy rows from",
-                hint=Sentence("use a small model as {draft}, or none"),
-            ) from error
-    # A block of zeros stands for zeros.
-    blocks = np.concatenate([stored, np.zeros((1, stored.shape[1]), np.uint8)])
-    return Matrix(name=name, kind=_TABLE, n_out=len(blocks), n_in=tensor.shape[0], parts=[blocks])
+    stored, kind = np.ascontiguousarray(stored), tensor.type_name
+    if kind == _ROUNDED:
+        return np.asarray(stored)
+    stored = stored.view({"F32": np.float32, "F16": np.float16}.get(kind, np.uint8))
+    try:
+        rounded = quantize(dequantize(stored, GGMLQuantizationType[kind]), GGMLQuantizationType[_ROUNDED])
+    except (KeyError, NotImplementedError) as error:
+        raise UnsupportedModel(
+            f"{tensor.path.name} has {tensor.name} in the type {kind}, which a head cannot copy rows from",
+            hint=Sentence("use a small model as {draft}, or none"),
+        ) from error
+    return np.asarray(rounded)

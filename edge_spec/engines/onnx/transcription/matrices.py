@@ -14,8 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, GROUP, MATMUL_ROWS, pack
-from edge_spec.engines.onnx.kernels.packing import VERSION
+from edge_spec.engines.onnx.kernels import DOMAIN, GATHER_ROWS, GROUP, MATMUL_ROWS, NUMBERS, pack, packed_bytes
 from edge_spec.engines.onnx.transcription.proto import Graph
 from edge_spec.models.onnx.wire import ELEMENT_NUMBERS
 
@@ -24,6 +23,7 @@ __all__ = [
     "WEIGHTS",
     "Array",
     "Matrix",
+    "StoredBytes",
     "Weights",
     "WeightsFile",
     "gather",
@@ -34,7 +34,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-LAYOUT = f"rows{VERSION}"
+LAYOUT = f"rows{NUMBERS['VERSION']}"
 """The name and the version of how matrices are stored."""
 
 WEIGHTS = "weights.bin"
@@ -51,7 +51,7 @@ class Matrix:
         name: of the whole.
         kind: its type, such as ``Q4_0``.
         n_out: outputs as they are stored: of several experts, whole groups for each.
-        parts: GGUF's blocks of each, mapped from the file, ``[n_out, bytes per row]``.
+        parts: returns GGUF's blocks of each, mapped from the file, ``[n_out, bytes per row]``.
         n_expert: of how many experts it holds the matrices, on top of each other.
     """
 
@@ -59,12 +59,13 @@ class Matrix:
     kind: str
     n_out: int
     n_in: int
-    parts: Sequence[npt.NDArray[np.uint8]]
+    parts: Callable[[], Sequence[npt.NDArray[np.uint8]]]
     n_expert: int = 1
 
     def blocks(self) -> npt.NDArray[np.uint8]:
         """Return all blocks, ``[n_out, bytes per row]``."""
-        blocks = self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
+        parts = self.parts()
+        blocks = parts[0] if len(parts) == 1 else np.concatenate(parts)
         missing = (self.n_out - len(blocks)) // self.n_expert
         if missing:  # zero bytes are zero scales
             by_expert = blocks.reshape(self.n_expert, -1, blocks.shape[1])
@@ -75,8 +76,8 @@ class Matrix:
 class Weights(Protocol):
     """Where the matrices of graphs, and other large arrays, are put, each once under its name."""
 
-    def put(self, name: str, make: Callable[[], Array]) -> None:
-        """Store what ``make`` returns, unless there is an array of that name."""
+    def put(self, name: str, n_bytes: int, make: Callable[[], Array]) -> None:
+        """Store what ``make`` returns, so many bytes, unless there is an array of that name."""
 
     def use(self, graph: Graph, name: str) -> str:
         """Declare a stored array in a graph; returns its name."""
@@ -111,8 +112,8 @@ class WeightsFile:
         self.checksum = 0
         self._known: dict[str, _Stored] = {}
 
-    def put(self, name: str, make: Callable[[], Array]) -> None:
-        """Store what ``make`` returns, unless there is an array of that name."""
+    def put(self, name: str, n_bytes: int, make: Callable[[], Array]) -> None:
+        """Store what ``make`` returns, so many bytes, unless there is an array of that name."""
         if name in self._known:
             return
         array = np.ascontiguousarray(make())
@@ -132,6 +133,26 @@ class WeightsFile:
         return graph.external(name, at.kind, at.shape, place)
 
 
+class StoredBytes:
+    """Counts what would be stored, and stores nothing."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    @property
+    def total(self) -> int:
+        """The most bytes of a ``WeightsFile`` with the same arrays."""
+        return sum(n_bytes + _ALIGNMENT for n_bytes in self._known.values())
+
+    def put(self, name: str, n_bytes: int, make: Callable[[], Array]) -> None:
+        """Count an array, unless there is one of that name."""
+        self._known[name] = n_bytes
+
+    def use(self, graph: Graph, name: str) -> str:
+        """Return the name."""
+        return name
+
+
 def group_outputs(n_out: int) -> int:
     """Return how many outputs are stored where an expert has so many: whole groups."""
     return n_out + -n_out % GROUP
@@ -139,7 +160,8 @@ def group_outputs(n_out: int) -> int:
 
 def packed(graph: Graph, store: Weights, matrix: Matrix) -> str:
     """Store a matrix and declare it in a graph; returns its name."""
-    store.put(matrix.name, lambda: pack(matrix.blocks(), matrix.kind))
+    n_bytes = packed_bytes(matrix.kind, matrix.n_out, matrix.n_in)
+    store.put(matrix.name, n_bytes, lambda: pack(matrix.blocks(), matrix.kind))
     return store.use(graph, matrix.name)
 
 

@@ -143,6 +143,7 @@ class Network:
         n_ff: how wide feed-forward networks are, by layer; empty where all are like the first.
         per_layer: per-layer embeddings; None if there are none.
         soft_cap: logits are squashed to between -``soft_cap`` and ``soft_cap``; 0 where they are not.
+        n_unseen: how many first tokens no other sees.
     """
 
     kind: Kind
@@ -170,6 +171,7 @@ class Network:
     n_ff: tuple[int, ...] = ()
     per_layer: PerLayerInputs | None = None
     soft_cap: float = 0.0
+    n_unseen: int = 0
 
     def source_of(self, layer: int) -> int:
         """Return the layer whose keys and values a layer reads."""

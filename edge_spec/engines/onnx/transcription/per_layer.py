@@ -7,7 +7,6 @@ stays in the model's file, from where a session reads the rows (``RowTable``), a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +17,12 @@ from edge_spec.engines.onnx.transcription.recurrent import Parts, Shape
 from edge_spec.models.gguf.header import TensorInfo
 from edge_spec.models.model_file import ModelFile
 
-__all__ = ["MODEL_PROJECTION", "PER_LAYER", "PerLayerInputs", "per_layer_table"]
+__all__ = ["PER_LAYER", "PerLayerInputs", "per_layer_table"]
 
 PER_LAYER = "per_layer"
 """The graph's input with the rows of the table, f32 ``[1, S, n_layers * width]``."""
 
-MODEL_PROJECTION = "per_layer_model_proj"
+_MODEL_PROJECTION = "per_layer_model_proj"
 """The matrix that makes the part of all layers that comes from a token's embedding."""
 
 _TABLE = "per_layer_token_embd.weight"
@@ -55,7 +54,7 @@ class PerLayerInputs:
         """Return the tensors that all layers share, and their shapes."""
         return {
             _TABLE: (self.n_all, self.n_vocab),
-            f"{MODEL_PROJECTION}.weight": (self.n_embd, self.n_all),
+            f"{_MODEL_PROJECTION}.weight": (self.n_embd, self.n_all),
             "per_layer_proj_norm.weight": (self.width,),
         }
 
@@ -67,10 +66,6 @@ class PerLayerInputs:
             "post_norm.weight": (self.n_embd,),
         }
 
-    def products(self) -> Sequence[Sequence[str]]:
-        """Return the matrices of a layer, those together that are multiplied with the same rows, named likewise."""
-        return (("inp_gate",), ("proj",))
-
     def begin(self, parts: Parts, x: str) -> None:
         """Add what all layers take in, as ``project_per_layer_inputs`` in llama.cpp's src/models/gemma4.cpp makes it.
 
@@ -79,7 +74,7 @@ class PerLayerInputs:
         """
         graph = parts.graph
         graph.takes(PER_LAYER, FLOAT, (1, "S", self.n_all))
-        (projected,) = parts.products(x, [MODEL_PROJECTION], "per_layer.projected")
+        (projected,) = parts.products(x, [_MODEL_PROJECTION], "per_layer.projected")
         layers = graph.constant("per_layer.shape", np.array([1, -1, self.n_layers, self.width], np.int64))
         flat = graph.constant("per_layer.flat", np.array([1, -1, self.n_all], np.int64))
         graph.node("Mul", [projected, self._number(parts, "shrunk", self.n_embd**-0.5)], ["per_layer.shrunk"])

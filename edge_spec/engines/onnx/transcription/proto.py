@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from edge_spec.models.onnx.wire import ELEMENT_NUMBERS, bytes_field, float_field, int_field
 
-__all__ = ["FLOAT", "FLOAT16", "INT32", "INT64", "UINT8", "Graph"]
+__all__ = ["FLOAT", "FLOAT16", "INT32", "INT64", "UINT8", "Graph", "Node"]
 
 FLOAT, FLOAT16, UINT8 = (ELEMENT_NUMBERS[name] for name in ("float32", "float16", "uint8"))
 INT32, INT64 = (ELEMENT_NUMBERS[name] for name in ("int32", "int64"))
@@ -26,6 +26,9 @@ Value = int | float | str | Sequence[int]
 
 Shape = Sequence[int | str]
 """Dimensions; a name stands for one that is known only when the graph runs."""
+
+ROWS = (1, "S")
+"""The first dimensions of what has a row for every token of a run."""
 
 
 def _attribute(name: str, value: Value) -> bytes:
@@ -50,12 +53,40 @@ def _tensor(name: str, kind: int, shape: Sequence[int]) -> bytes:
     return b"".join(int_field(1, size) for size in shape) + int_field(2, kind) + bytes_field(8, name)
 
 
+@dataclass(frozen=True)
+class Node:
+    """An operation; ``""`` stands for an optional input or output that is left out."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    domain: str = ""
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+    def serialize(self) -> bytes:
+        """Return the NodeProto."""
+        return (
+            b"".join(bytes_field(1, name) for name in self.inputs)
+            + b"".join(bytes_field(2, name) for name in self.outputs)
+            + bytes_field(4, self.operator)
+            + b"".join(bytes_field(5, _attribute(name, value)) for name, value in self.attributes.items())
+            + bytes_field(7, self.domain)
+        )
+
+
 @dataclass
 class Graph:
-    """A graph as it grows: nodes in the order in which they can run, and what goes in and out."""
+    """A graph as it grows: nodes in the order in which they can run, and what goes in and out.
 
-    nodes: list[bytes] = field(default_factory=list)
+    Attributes:
+        arrays: the small constants among ``constants``.
+        widths: of inputs with a row for every token.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
     constants: dict[str, bytes] = field(default_factory=dict)
+    arrays: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    widths: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, bytes] = field(default_factory=dict)
     outputs: dict[str, bytes] = field(default_factory=dict)
 
@@ -63,18 +94,13 @@ class Graph:
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: Value
     ) -> None:
         """Add an operation; ``""`` stands for an optional input or output that is left out."""
-        self.nodes.append(
-            b"".join(bytes_field(1, name) for name in inputs)
-            + b"".join(bytes_field(2, name) for name in outputs)
-            + bytes_field(4, operator)
-            + b"".join(bytes_field(5, _attribute(name, value)) for name, value in attributes.items())
-            + bytes_field(7, domain)
-        )
+        self.nodes.append(Node(operator, tuple(inputs), tuple(outputs), domain, attributes))
 
     def constant(self, name: str, array: npt.NDArray[np.generic]) -> str:
         """Return a small constant, stored inside the file; returns its name."""
         head = _tensor(name, ELEMENT_NUMBERS[array.dtype.name], array.shape)
         self.constants[name] = head + bytes_field(9, np.ascontiguousarray(array).tobytes())
+        self.arrays[name] = array
         return name
 
     def external(self, name: str, kind: int, shape: Sequence[int], at: Mapping[str, str | int]) -> str:
@@ -88,6 +114,8 @@ class Graph:
     def takes(self, name: str, kind: int, shape: Shape) -> None:
         """Declare an input."""
         self.inputs[name] = _value(name, kind, shape)
+        if tuple(shape[:2]) == ROWS and len(shape) > len(ROWS) and isinstance(shape[-1], int):
+            self.widths[name] = shape[-1]
 
     def gives(self, name: str, kind: int, shape: Shape) -> None:
         """Declare an output."""
@@ -96,7 +124,7 @@ class Graph:
     def serialize(self) -> bytes:
         """Return the ModelProto."""
         graph = (
-            b"".join(bytes_field(1, node) for node in self.nodes)
+            b"".join(bytes_field(1, node.serialize()) for node in self.nodes)
             + bytes_field(2, "edge-spec")
             + b"".join(bytes_field(5, constant) for constant in self.constants.values())
             + b"".join(bytes_field(11, value) for value in self.inputs.values())

@@ -107,9 +107,6 @@ class RecurrentLayer(Protocol):
     def shapes(self) -> dict[str, Shape]:
         """Return the tensors of a layer and their shapes, by what follows ``blk.N.`` in their names."""
 
-    def products(self) -> Sequence[Sequence[str]]:
-        """Return the matrices of a layer, those together that are multiplied with the same rows, named likewise."""
-
     def states(self) -> list[State]:
         """Return the states of a layer, in the order in which they lie in memory."""
 
@@ -128,7 +125,8 @@ def declare(graph: Graph) -> None:
 
 def add_convolution_weights(parts: Parts, name: str) -> str:
     """Store the weights of a convolution, tap by tap; returns their name in the graph."""
-    parts.store.put(name, lambda: np.ascontiguousarray(parts.values(name).T))
+    taps = np.ascontiguousarray(parts.values(name).T)
+    parts.store.put(name, taps.nbytes, lambda: taps)
     return parts.store.use(parts.graph, name)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BETA_FAST", "BETA_SLOW", "Rotary", "no_rotary", "rotary_embedding"]
+__all__ = ["BETA_FAST", "BETA_SLOW", "Rotary", "llama3_divisors", "no_rotary", "rotary_embedding"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -104,15 +104,15 @@ def rotary_embedding(
     n_rotary: int,
     base: float,
     *,
-    factor: float,
-    yarn: bool,
     n_original: int,
-    attention_factor: float,
-    turns: tuple[float, float],
-    log_multiplier: float,
-    temperature: float,
-    divisors: Floats | None,
-    long_divisors: Floats | None,
+    factor: float = 1.0,
+    yarn: bool = False,
+    attention_factor: float = 1.0,
+    turns: tuple[float, float] = (BETA_FAST, BETA_SLOW),
+    log_multiplier: float = 0.0,
+    temperature: float = 0.0,
+    divisors: Floats | None = None,
+    long_divisors: Floats | None = None,
 ) -> Rotary:
     """Return the rotary embedding of heads whose first ``n_rotary`` numbers are turned.
 
@@ -145,6 +145,21 @@ def rotary_embedding(
         magnitude=magnitude,
         temperature=temperature,
     )
+
+
+def llama3_divisors(
+    n_rotary: int, base: float, *, factor: float, n_original: int, bounds: tuple[float, float]
+) -> Floats:
+    """Return by what the angle of each pair is divided in the way of Llama 3, ``[n_rotary / 2]``.
+
+    Args:
+        bounds: pairs that make fewer full turns than the first within the original context are divided by ``factor``,
+            those that make more than the second not at all, and those between partly.
+    """
+    low, high = bounds
+    turns = n_original * base ** (-2 * np.arange(n_rotary // 2) / n_rotary) / (2 * math.pi)
+    kept = np.clip((turns - low) / max(high - low, 1e-9), 0, 1)
+    return 1 / ((1 - kept) / factor + kept)
 
 
 def no_rotary(like: Rotary) -> Rotary:

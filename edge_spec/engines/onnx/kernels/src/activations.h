@@ -82,7 +82,7 @@ ER_INLINE int er_activation_bytes(er_kind kind) { return er_is_plain(kind) ? 4 :
 /* One tile: rows of x (`stride` floats apart) into n_rows * n_blocks * er_activation_bytes(kind) bytes. */
 ER_INLINE void er_quantize_tile(er_block_quantizer quantize_block, er_kind kind, const float *x, size_t stride,
                                 int n_rows, size_t n_blocks, uint8_t *tile) {
-    const int32_t offset = er_code_offset(kind);
+    const int32_t offset = er_traits_of(kind).offset;
     const er_form form = er_form_of(kind);
     if (form == ER_PLAIN) {
         for (int r = 0; r < n_rows; r++)

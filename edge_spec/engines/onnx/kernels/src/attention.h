@@ -16,7 +16,8 @@
  * A head may have a sink, a score without a value: it counts for the highest score, and its weight is added to the total
  * last.
  *
- * With a window only the last `window` places of the path count: j starts there, and lanes are numbered as before.
+ * With a window only the last `window` places of the path count: j starts there, and lanes are numbered as before. So it
+ * is where the first `unseen` places do not count for any other.
  *
  * The pool: values [n_head_kv, n_cells, head_dim]; keys [n_head_kv, n_cells / 16, head_dim, 16], so that 16 scores
  * come from vertical sums. n_cells and head_dim are multiples of 16. Both are f32, or both f16: numbers are then
@@ -29,7 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ER_LANES = 16, ER_MAX_HEAD_DIM = 512 };
+#include "shared.h"
 
 typedef struct {
     const int32_t *tiles;   /* of all its places, pending ones included */
@@ -53,24 +54,15 @@ typedef struct {
     size_t n_head, n_head_kv, head_dim, n_row;
     size_t n_rotated; /* numbers at the beginning of a head that are rotated by position */
     size_t window;    /* 0 for none */
+    size_t unseen;    /* first places that no other place sees */
     bool f16;         /* what the pool holds */
     bool interleaved; /* pairs that are rotated are neighbors, else half a head apart */
 } er_attention;
 
-typedef struct {
-    const char *name;
-    bool (*runs_here)(void);
-    /* Store keys and values of `n_rows` rows of one head in the pool. */
-    void (*store)(const er_attention *a, size_t kv_head, size_t first_row, size_t n_rows);
-    /* Outputs of `n_rows` rows for some heads of queries, which share one head of keys, whose rows are all stored. */
-    void (*attend)(const er_attention *a, size_t first_head, size_t n_heads, size_t first_row, size_t n_rows,
-                   float *scratch);
-} er_attention_variant;
-
 /* Floats of scratch for `attend`. */
-size_t er_attention_scratch(const er_attention *a);
-
-/* The variant of that name, "" for the fastest; NULL if there is none or it cannot run here. */
-const er_attention_variant *er_attention_find(const char *name);
+static inline size_t er_attention_scratch(const er_attention *a) {
+    const size_t stride = (a->n_seen + ER_LANES - 1) / ER_LANES * ER_LANES;
+    return ER_LANES * (2 * a->head_dim + stride) + a->n_pending;
+}
 
 #endif

@@ -1,8 +1,4 @@
-/* Attention, written once for all vector widths. A file that includes this defines
- *
- *     VARIANT, VARIANT_NAME, RUNS_HERE, SCORE_QUERIES, VALUE_QUERIES (queries at once: as many as there are registers
- *     for), and includes one of the files vectors_*.h.
- */
+/* Attention, written once for all vector widths. See vectors_body.h. */
 #include <math.h>
 #include <string.h>
 
@@ -22,8 +18,6 @@ enum {
     /* Finding the page of a tile takes longer than that. */
     PAGES_AHEAD = 8,
 };
-
-static bool runs_here(void) { return RUNS_HERE; }
 
 /* Numbers i and following of an array of 16-bit or 32-bit floats; `f16` is a constant wherever this is called. */
 ER_INLINE vec load(const void *base, size_t i, bool f16) {
@@ -231,7 +225,7 @@ ER_INLINE void add_values(int n, const void *values, bool f16, size_t hd, const 
         add_numbers(n, 1, values, f16, hd, tiles, from, to, weights, stride, outs, d);
 }
 
-ER_INLINE void add(int n, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from, size_t to,
+ER_INLINE void add_up(int n, const void *values, bool f16, size_t hd, const int32_t *tiles, size_t from, size_t to,
                    const float *weights, size_t stride, float *const *outs) {
     if (from >= to)
         return;
@@ -295,6 +289,8 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
             memset(outs[i], 0, hd * sizeof(float));
             lengths[i] = position + 1;
             starts[i] = a->window != 0 && lengths[i] > a->window ? lengths[i] - a->window : 0;
+            if (starts[i] < a->unseen)
+                starts[i] = a->unseen < position ? a->unseen : position;
             first = starts[i] < first ? starts[i] : first;
             last_start = starts[i] > last_start ? starts[i] : last_start;
             least = lengths[i] < least ? lengths[i] : least;
@@ -330,17 +326,17 @@ ER_INLINE void attend_text(const er_attention *a, const er_text *t, bool f16, si
         /* Together where all rows go, before and after that each row by itself. */
         const size_t end = t->is_chain ? least : t->n_text, begin = last_start < end ? last_start : end;
         for (size_t i = 0; i < n; i++)
-            add(1, values, f16, hd, t->tiles, starts[i], begin, scores + i * stride + starts[i], stride, outs + i);
-        add((int)n, values, f16, hd, t->tiles, begin, end, scores + begin, stride, outs);
+            add_up(1, values, f16, hd, t->tiles, starts[i], begin, scores + i * stride + starts[i], stride, outs + i);
+        add_up((int)n, values, f16, hd, t->tiles, begin, end, scores + begin, stride, outs);
         if (t->is_chain)
             for (size_t i = 0; i < n; i++) {
                 const size_t rest = starts[i] > end ? starts[i] : end;
-                add(1, values, f16, hd, t->tiles, rest, lengths[i], scores + i * stride + rest, stride, outs + i);
+                add_up(1, values, f16, hd, t->tiles, rest, lengths[i], scores + i * stride + rest, stride, outs + i);
             }
         else
             for (j = first > end ? first : end; j < longest; j++) {
                 const size_t at = kept_at(t, path, j);
-                add((int)n, values, f16, hd, t->tiles, at, at + 1, scores + j, stride, outs);
+                add_up((int)n, values, f16, hd, t->tiles, at, at + 1, scores + j, stride, outs);
             }
         for (size_t i = 0; i < n; i++)
             for (size_t d = 0; d < hd; d++)
@@ -368,5 +364,3 @@ static void attend(const er_attention *a, size_t first_head, size_t n_heads, siz
     else
         attend_to(a, false, first_head, n_heads, first_row, n_rows, scratch);
 }
-
-const er_attention_variant VARIANT = {VARIANT_NAME, runs_here, store, attend};

@@ -1,12 +1,7 @@
 /* AVX2 with FMA: most laptops and servers since 2013. */
-#include "target.h"
+#include "variant.h"
 
 #if ER_X86
-#include <immintrin.h>
-#include <string.h>
-
-#include "cpu.h"
-
 ER_TARGET_BEGIN("avx2,fma,f16c")
 #define VARIANT er_avx2
 #define VARIANT_NAME "avx2"

@@ -1,12 +1,7 @@
 /* AVX-512 without VNNI: servers from 2017 to 2019. */
-#include "target.h"
+#include "variant.h"
 
 #if ER_X86
-#include <immintrin.h>
-#include <string.h>
-
-#include "cpu.h"
-
 ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #define VARIANT er_avx512
 #define VARIANT_NAME "avx512"

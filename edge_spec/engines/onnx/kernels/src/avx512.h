@@ -4,12 +4,10 @@
  *     VARIANT        the er_variant it defines; VARIANT_NAME, RUNS_HERE
  *     MULTIPLY_ADD   as in avx256.h
  */
-#include <immintrin.h>
-#include <string.h>
-
 #include "pages_ahead.h"
 #include "quantize_avx2.h"
 #include "rows.h"
+#include "vectors_avx512.h"
 
 /* How far ahead weights are prefetched: the latency of memory times its speed, which few rows need all of. With many
  * they would push out of the first-level cache what is multiplied with them. */
@@ -18,11 +16,18 @@ enum { FEW_ROWS = 8, FEW_AHEAD_BYTES = 4608, AHEAD_BYTES = 3456 };
 /* How many rows are multiplied together; with 16 sums, 8 quads and what is multiplied 32 registers have room for it. */
 enum { ROWS_AT_ONCE = 4 };
 
-static bool runs_here(void) { return RUNS_HERE; }
+ER_INLINE __m512 bfloats(const uint8_t *at) {
+    const __m256i stored = _mm256_loadu_si256((const __m256i *)at);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(stored), 16));
+}
 
-ER_DEFINE_QUANTIZE(er_quantize_block_avx2)
-
-ER_INLINE __m512 halves(const uint8_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
+#define FLOAT_ROWS 8
+#define FLOAT_GROUPS(rows) ((rows) <= 4 ? 4 : 2)
+#define LOAD_BFLOAT(at) bfloats(at)
+#define SETTLED(x)                                                                                             \
+    _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),                                              \
+                       _mm512_castsi512_ps(_mm512_set1_epi32(ER_QUIET_NAN)))
+#include "floats.h"
 
 ER_INLINE __m512 unsigned_bytes(const uint8_t *at) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at)));
@@ -30,11 +35,6 @@ ER_INLINE __m512 unsigned_bytes(const uint8_t *at) {
 
 ER_INLINE __m512 signed_bytes(const uint8_t *at) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
-}
-
-ER_INLINE __m512 bfloats(const uint8_t *at) {
-    const __m256i stored = _mm256_loadu_si256((const __m256i *)at);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(stored), 16));
 }
 
 /* The low and the high 4 bits of 16 bytes, as floats. */
@@ -48,54 +48,19 @@ ER_INLINE __m512 high_halves(const uint8_t *at) {
     return _mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4));
 }
 
-/* The eight quads of a block as unsigned bytes. */
-ER_INLINE void unpack(er_kind kind, const uint8_t *codes, __m512i quads[8]) {
-    const __m512i low = _mm512_set1_epi8(15);
-    if (er_code_bits(kind) == 8) {
-        ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = _mm512_loadu_si512(codes + 64 * j);
-        return;
-    }
-    if (er_code_bits(kind) < 4) {
-        const int third = er_code_bits(kind) == 3; /* a bit of its own */
-        const __m512i high = _mm512_loadu_si512(codes + 128 * third), bit = _mm512_set1_epi8(4);
-        ER_UNROLL for (int j = 0; j < 8; j++) {
-            const __m512i four = _mm512_loadu_si512(codes + 64 * (j / 4));
-            const __m512i moved = j < 2 ? _mm512_slli_epi16(high, j < 2 ? 2 - j : 0)
-                                        : _mm512_srli_epi16(high, j < 2 ? 0 : j - 2);
-            quads[j] = _mm512_and_si512(_mm512_srli_epi16(four, 2 * (j % 4)), _mm512_set1_epi8(3));
-            if (third)
-                quads[j] = _mm512_or_si512(quads[j], _mm512_and_si512(moved, bit));
-        }
-        return;
-    }
-    ER_UNROLL for (int j = 0; j < 4; j++) {
-        const __m512i pair = _mm512_loadu_si512(codes + 64 * j);
-        quads[2 * j] = _mm512_and_si512(pair, low);
-        quads[2 * j + 1] = _mm512_and_si512(_mm512_srli_epi16(pair, 4), low);
-    }
-    if (er_code_bits(kind) == 5) {
-        const __m512i high = _mm512_loadu_si512(codes + 256), bit = _mm512_set1_epi8(16);
-        ER_UNROLL for (int j = 0; j < 8; j++) {
-            const __m512i moved = j < 4 ? _mm512_slli_epi16(high, j < 4 ? 4 - j : 0)
-                                        : _mm512_srli_epi16(high, j < 4 ? 0 : j - 4);
-            quads[j] = _mm512_or_si512(quads[j], _mm512_and_si512(moved, bit));
-        }
-    }
-    if (er_code_bits(kind) == 6) {
-        const __m512i bits = _mm512_set1_epi8(48);
-        ER_UNROLL for (int j = 0; j < 8; j++) {
-            const __m512i high = _mm512_loadu_si512(codes + 256 + 64 * (j / 4));
-            const int shift = 4 - 2 * (j % 4);
-            const __m512i moved = shift >= 0 ? _mm512_slli_epi16(high, shift >= 0 ? shift : 0)
-                                             : _mm512_srli_epi16(high, shift >= 0 ? 0 : -shift);
-            quads[j] = _mm512_or_si512(quads[j], _mm512_and_si512(moved, bits));
-        }
-    }
-    if (er_has_table(kind)) {
-        const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)er_table(kind)));
-        ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = _mm512_shuffle_epi8(table, quads[j]);
-    }
-}
+#define bytes __m512i
+#define LOAD_BYTES(at) _mm512_loadu_si512(at)
+#define SET_BYTES(x) _mm512_set1_epi8(x)
+#define AND(a, b) _mm512_and_si512(a, b)
+#define OR(a, b) _mm512_or_si512(a, b)
+#define RIGHT(x, n) _mm512_srli_epi16(x, n)
+#define LEFT(x, n) _mm512_slli_epi16(x, n)
+#define BYTE_SHIFTS false
+#define LOAD_TABLE(at) _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(at)))
+#define LOOK_UP(table, places) _mm512_shuffle_epi8(table, places)
+#define SIGNED(x) (x)
+#define NEGATED(x) _mm512_xor_ps(x, _mm512_set1_ps(-0.0f))
+#include "blocks.h"
 
 /* Adds the products of quads from .. to - 1 with `rows` rows, 32 bytes apart, to their sums. Row by row a sum would wait
  * for itself, eight times the latency of a multiplication, which is longer than a processor looks ahead. */
@@ -130,10 +95,8 @@ ER_INLINE void multiply_quads(er_kind kind, __m512i *sums, const __m512i *quads,
 #endif
 }
 
-/* Adds a block to `rows` rows from `first` on, of tile_rows. d0, d1: scales of the two halves, or scale and minimum; m0,
- * m1: minima of the two halves. */
-ER_INLINE void add_block(er_kind kind, const __m512i quads[8], __m512 d0, __m512 d1, __m512 m0, __m512 m1,
-                         const uint8_t *activations, int tile_rows, int first, int rows, __m512 *acc) {
+/* Adds a block to `rows` rows from `first` on, of tile_rows. */
+ER_INLINE void add_block(er_kind kind, const __m512i quads[8], const block_scales *s, const uint8_t *activations, int tile_rows, int first, int rows, __m512 *acc) {
     const uint8_t *q = activations + 32 * first, *scales = activations + 32 * tile_rows + 4 * first;
     const uint8_t *firsts = scales + 4 * tile_rows, *seconds = firsts + 4 * tile_rows;
     const bool has_halves = er_form_of(kind) == ER_HALVES || er_form_of(kind) == ER_MINIMA;
@@ -146,13 +109,13 @@ ER_INLINE void add_block(er_kind kind, const __m512i quads[8], __m512 d0, __m512
         multiply_quads(kind, sums, quads, q, quads_of_part * part, quads_of_part * (part + 1), rows);
         ER_UNROLL for (int r = 0; r < rows; r++) {
             const __m512 scale = _mm512_set1_ps(er_load_f32(scales + 4 * r));
-            const __m512 by = _mm512_mul_ps(part == 0 ? d0 : d1, scale);
+            const __m512 by = _mm512_mul_ps(s->d[part], scale);
             acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[r]), by, acc[r]);
             if (er_form_of(kind) == ER_MINIMUM)
-                acc[r] = _mm512_fmadd_ps(d1, _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc[r]);
+                acc[r] = _mm512_fmadd_ps(s->d[1], _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc[r]);
             if (er_form_of(kind) == ER_MINIMA && part == 1) {
-                acc[r] = _mm512_fmadd_ps(m0, _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc[r]);
-                acc[r] = _mm512_fmadd_ps(m1, _mm512_set1_ps(er_load_f32(seconds + 4 * r)), acc[r]);
+                acc[r] = _mm512_fmadd_ps(s->m[0], _mm512_set1_ps(er_load_f32(firsts + 4 * r)), acc[r]);
+                acc[r] = _mm512_fmadd_ps(s->m[1], _mm512_set1_ps(er_load_f32(seconds + 4 * r)), acc[r]);
             }
         }
     }
@@ -169,8 +132,6 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows, bool is_k
         ER_UNROLL for (int r = 0; r < rows; r++)
             acc[r] = t->first ? _mm512_setzero_ps() : _mm512_loadu_ps(out + (size_t)r * t->out_stride);
         for (; head < end; head += unit_bytes) {
-            const __m512 d = kind == ER_MXFP4 ? bfloats(head) : halves(head);
-            const __m512 m = er_has_minima(kind) ? halves(head + 32) : d;
             const uint8_t *block = head + er_head_bytes(kind);
             /* What follows this pass over a group is the next group's pass, not the next bytes. */
             const uint8_t *ahead = block + (rows <= FEW_ROWS ? FEW_AHEAD_BYTES : AHEAD_BYTES);
@@ -178,35 +139,21 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows, bool is_k
                 ahead += t->group_bytes - tile_bytes;
             er_prefetch_page(&pages, t, unit_bytes, rows);
             for (int b = 0; b < er_unit_blocks(kind); b++, block += er_block_bytes(kind)) {
-                __m512 d0 = d, d1 = m, m0 = m, m1 = m;
+                const block_scales s = scales_of(kind, head, block, 0);
                 __m512i quads[8];
                 ER_UNROLL for (int line = 0; line < (er_block_bytes(kind) + 63) / 64; line++)
                     _mm_prefetch((const char *)ahead + b * er_block_bytes(kind) + 64 * line, _MM_HINT_T0);
-                if (er_form_of(kind) == ER_HALVES) {
-                    d0 = _mm512_mul_ps(d, signed_bytes(block));
-                    d1 = _mm512_mul_ps(d, signed_bytes(block + 16));
-                } else if (er_form_of(kind) == ER_MINIMA) {
-                    d0 = _mm512_mul_ps(d, low_halves(block));
-                    d1 = _mm512_mul_ps(d, low_halves(block + 16));
-                    m0 = _mm512_xor_ps(_mm512_mul_ps(m, high_halves(block)), _mm512_set1_ps(-0.0f));
-                    m1 = _mm512_xor_ps(_mm512_mul_ps(m, high_halves(block + 16)), _mm512_set1_ps(-0.0f));
-                } else if (kind == ER_IQ4_XS) {
-                    d0 = _mm512_mul_ps(d, signed_bytes(block));
-                } else if (er_has_subscales(kind)) {
-                    d0 = _mm512_mul_ps(d, unsigned_bytes(block));
-                    d1 = _mm512_xor_ps(_mm512_mul_ps(m, unsigned_bytes(block + 16)), _mm512_set1_ps(-0.0f));
-                }
                 unpack(kind, block + er_subscale_bytes(kind), quads);
                 if (is_known) {
-                    add_block(kind, quads, d0, d1, m0, m1, a, rows, 0, rows, acc);
+                    add_block(kind, quads, &s, a, rows, 0, rows, acc);
                 } else {
                     int r = 0;
                     for (; r + ROWS_AT_ONCE <= rows; r += ROWS_AT_ONCE)
-                        add_block(kind, quads, d0, d1, m0, m1, a, rows, r, ROWS_AT_ONCE, acc + r);
+                        add_block(kind, quads, &s, a, rows, r, ROWS_AT_ONCE, acc + r);
                     switch (rows - r) {
-                        case 3: add_block(kind, quads, d0, d1, m0, m1, a, rows, r, 3, acc + r); break;
-                        case 2: add_block(kind, quads, d0, d1, m0, m1, a, rows, r, 2, acc + r); break;
-                        case 1: add_block(kind, quads, d0, d1, m0, m1, a, rows, r, 1, acc + r); break;
+                        case 3: add_block(kind, quads, &s, a, rows, r, 3, acc + r); break;
+                        case 2: add_block(kind, quads, &s, a, rows, r, 2, acc + r); break;
+                        case 1: add_block(kind, quads, &s, a, rows, r, 1, acc + r); break;
                     }
                 }
                 a += ER_ACTIVATION_BYTES * rows;
@@ -222,35 +169,14 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows, bool is_k
 
 /* With the number of rows a constant, sums stay in registers; those of more rows go through the cache, which takes no
  * longer, and a third of a second to compile for each constant. */
-#define ROWS(kind_, n) case n: multiply_rows(t, kind_, n, true); break;
-#define DEFINE(kind_)                                                                                          \
+#define ROWS(kind_, n) case n: multiply_rows(t, ER_##kind_, n, true); break;
+#define DEFINE(kind_, ...)                                                                                     \
     static void multiply_##kind_(const er_tile *t) {                                                           \
         switch (t->n_rows) {                                                                                   \
             ROWS(kind_, 1) ROWS(kind_, 2) ROWS(kind_, 3) ROWS(kind_, 4)                                        \
-            default: multiply_rows(t, kind_, t->n_rows, false);                                                \
+            default: multiply_rows(t, ER_##kind_, t->n_rows, false);                                           \
         }                                                                                                      \
     }
-ER_FOR_QUANTIZED(DEFINE)
+ER_QUANTIZED(DEFINE)
 
-#define vec __m512
-#define WIDTH 16
-#define FLOAT_ROWS 8
-#define FLOAT_GROUPS(rows) ((rows) <= 4 ? 4 : 2)
-#define LOAD(at) _mm512_loadu_ps(at)
-#define LOAD_HALF(at) halves(at)
-#define LOAD_BFLOAT(at) bfloats(at)
-#define STORE(at, x) _mm512_storeu_ps(at, x)
-#define SET1(x) _mm512_set1_ps(x)
-#define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
-#define SETTLED(x)                                                                                             \
-    _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),                                              \
-                       _mm512_castsi512_ps(_mm512_set1_epi32(ER_QUIET_NAN)))
-#include "floats.h"
-
-static void multiply(const er_tile *t) {
-#define CALL(kind_) multiply_##kind_(t)
-    ER_FOR_KIND(t->kind, CALL)
-#undef CALL
-}
-
-const er_variant VARIANT = {VARIANT_NAME, runs_here, quantize, multiply};
+ER_DEFINE_VARIANT(VARIANT, VARIANT_NAME, RUNS_HERE, er_quantize_block_avx2)

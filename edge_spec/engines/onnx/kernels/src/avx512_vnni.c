@@ -1,12 +1,7 @@
 /* AVX-512 with VNNI: one instruction multiplies a quad of 16 outputs with four inputs. */
-#include "target.h"
+#include "variant.h"
 
 #if ER_X86
-#include <immintrin.h>
-#include <string.h>
-
-#include "cpu.h"
-
 ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #define VARIANT er_avx512_vnni
 #define VARIANT_NAME "avx512-vnni"

@@ -1,12 +1,7 @@
 /* AVX2 with VNNI: laptops since 2021. */
-#include "target.h"
+#include "variant.h"
 
 #if ER_X86_HAS_AVX_VNNI
-#include <immintrin.h>
-#include <string.h>
-
-#include "cpu.h"
-
 ER_TARGET_BEGIN("avx2,fma,f16c,avxvnni")
 #define VARIANT er_avx_vnni
 #define VARIANT_NAME "avx-vnni"

@@ -1,38 +1,7 @@
-/* What short convolutions keep; their arithmetic one float at a time, and which variant to take. */
+/* What short convolutions keep. */
 #include "convolution.h"
 
 #include <string.h>
-
-#include "target.h"
-#include "vectors_scalar.h"
-#define VARIANT er_convolution_reference
-#define VARIANT_NAME "reference"
-#define RUNS_HERE true
-#include "convolution_body.h"
-
-#if ER_X86
-extern const er_convolution_variant er_convolution_avx512, er_convolution_avx2;
-#elif ER_ARM
-extern const er_convolution_variant er_convolution_neon;
-#endif
-
-static const er_convolution_variant *const variants[] = {
-#if ER_X86
-    &er_convolution_avx512,
-    &er_convolution_avx2,
-#elif ER_ARM
-    &er_convolution_neon,
-#endif
-    &er_convolution_reference,
-};
-
-const er_convolution_variant *er_convolution_find(const char *name) {
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-        if ((*name == '\0' || strncmp(name, variants[i]->name, strlen(variants[i]->name)) == 0) &&
-            variants[i]->runs_here())
-            return variants[i];
-    return NULL;
-}
 
 void er_keep_inputs(const er_convolution *c, size_t channel, size_t n_channels) {
     const size_t old = er_n_old(&c->span), taken = er_n_taken(&c->span);

@@ -13,8 +13,7 @@
 #define EDGE_ROWS_CONVOLUTION_H
 
 #include "recurrent.h"
-
-enum { ER_CHANNELS = 16 /* their number is a multiple of it */ };
+#include "shared.h"
 
 typedef struct {
     const float *x;       /* what comes in for the new rows: [n_new, n_channels], or [n_new, 3 * n_channels] with gates */
@@ -24,16 +23,6 @@ typedef struct {
     bool gated;
     er_span span;
 } er_convolution;
-
-typedef struct {
-    const char *name;
-    bool (*runs_here)(void);
-    /* Rows [first, end) of all, for some channels, into out[end - first][n_channels]. With gates only new rows. */
-    void (*convolve)(const er_convolution *c, size_t first, size_t end, size_t channel, size_t n_channels, float *out);
-} er_convolution_variant;
-
-/* The fastest variant that runs here and whose name `name` begins with; any if `name` is "". NULL if there is none. */
-const er_convolution_variant *er_convolution_find(const char *name);
 
 /* Keeps what a further call needs, of some channels, after all rows were computed. */
 void er_keep_inputs(const er_convolution *c, size_t channel, size_t n_channels);

@@ -1,10 +1,6 @@
-/* Short convolutions, written once for all vector widths. A file that includes this defines VARIANT, VARIANT_NAME,
- * RUNS_HERE, and includes one of the files vectors_*.h.
- */
+/* Short convolutions, written once for all vector widths. See vectors_body.h. */
 #include "convolution.h"
 #include "sigmoid.h"
-
-static bool runs_here(void) { return RUNS_HERE; }
 
 /* What came in as row `row` of those before the first row, of all rows, or of the new ones. */
 ER_INLINE vec came_in(const er_convolution *c, size_t row, size_t channel) {
@@ -32,5 +28,3 @@ static void convolve(const er_convolution *c, size_t first, size_t end, size_t c
             STORE(out + (row - first) * width + k, sum);
         }
 }
-
-const er_convolution_variant VARIANT = {VARIANT_NAME, runs_here, convolve};

@@ -12,7 +12,7 @@ enum { X, WEIGHTS, RUN, N_INPUTS };
 typedef struct {
     const OrtApi *api;
     int64_t number;
-    const er_convolution_variant *variant;
+    const er_vectors *vectors;
 } operator_state;
 
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
@@ -21,8 +21,8 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     (void)op;
     TRY(read_number(api, info, &state.number));
     read_text(api, info, "variant", name, sizeof name);
-    state.variant = er_convolution_find(name);
-    if (state.variant == NULL)
+    state.vectors = er_find_vectors(name);
+    if (state.vectors == NULL)
         return refuse(api, "edge_spec.ConvolveRows: there is no such variant, or it cannot run on this CPU");
     operator_state *kept = malloc(sizeof *kept);
     if (kept == NULL)
@@ -57,7 +57,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     if (texts == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec.ConvolveRows: out of memory");
     convolving *w = (convolving *)(texts + n_texts);
-    wrong = read_texts(data[RUN], (size_t)state->number, STATE_HEAD + (n_taps - 1 + capacity) * n_channels, n_rows, texts);
+    wrong = read_texts(data[RUN], (size_t)state->number, ER_STATE_HEAD + (n_taps - 1 + capacity) * n_channels, n_rows, texts);
     OrtStatus *status = wrong != NULL ? refuse(api, wrong) : NULL;
     if (status == NULL) {
         for (size_t i = 0; i < n_texts; i++) {
@@ -70,7 +70,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
         }
         const size_t n = rows_of(texts, n_texts);
         memset((float *)out_data + n * n_channels, 0, (n_rows - n) * n_channels * sizeof(float));
-        status = convolve_rows(api, context, state->variant, w, n_texts);
+        status = convolve_rows(api, context, state->vectors, w, n_texts);
     }
     for (size_t i = 0; status == NULL && i < n_texts; i++)
         er_move_on(&texts[i].span, texts[i].place);

@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ER_COLUMNS = 16, ER_MAX_STATE_SIZE = 256 };
+#include "shared.h"
 
 typedef struct {
     const float *rows;   /* queries, keys and values, [n_rows, n_channels] */
@@ -42,17 +42,10 @@ typedef struct {
 
 static inline size_t er_delta_channels(const er_delta *d) { return (2 * d->n_head_k + d->n_head) * d->size; }
 
-typedef struct {
-    const char *name;
-    bool (*runs_here)(void);
-    /* All rows of one head. */
-    void (*answer)(const er_delta *d, size_t head, float *scratch);
-} er_delta_variant;
-
 /* Floats of scratch for `answer`. */
-size_t er_delta_scratch(size_t n_rows, size_t size);
-
-/* The fastest variant that runs here and whose name `name` begins with; any if `name` is "". NULL if there is none. */
-const er_delta_variant *er_delta_find(const char *name);
+static inline size_t er_delta_scratch(size_t n_rows, size_t size) {
+    const size_t whole = (n_rows + ER_COLUMNS - 1) / ER_COLUMNS * ER_COLUMNS;
+    return 2 * whole + 2 * n_rows * size + size * ER_COLUMNS;
+}
 
 #endif

@@ -1,26 +1,22 @@
-/* Delta nets, written once for all vector widths. A file that includes this defines VARIANT, VARIANT_NAME, RUNS_HERE, and
- * includes one of the files vectors_*.h.
- */
+/* Delta nets, written once for all vector widths. See vectors_body.h. */
 #include <math.h>
 
 #include "delta.h"
 #include "sigmoid.h"
 
-enum { PARTS = ER_COLUMNS / WIDTH };
-
-static bool runs_here(void) { return RUNS_HERE; }
+enum { COLUMN_PARTS = ER_COLUMNS / WIDTH };
 
 static float squares(const float *x, size_t n) {
     float lanes[ER_COLUMNS];
-    vec sums[PARTS];
-    for (int p = 0; p < PARTS; p++)
+    vec sums[COLUMN_PARTS];
+    for (int p = 0; p < COLUMN_PARTS; p++)
         sums[p] = SET1(0.0f);
     for (size_t i = 0; i < n; i += ER_COLUMNS)
-        for (int p = 0; p < PARTS; p++) {
+        for (int p = 0; p < COLUMN_PARTS; p++) {
             const vec part = LOAD(x + i + p * WIDTH);
             sums[p] = FMA(part, part, sums[p]);
         }
-    for (int p = 0; p < PARTS; p++)
+    for (int p = 0; p < COLUMN_PARTS; p++)
         STORE(lanes + p * WIDTH, sums[p]);
     for (int apart = ER_COLUMNS / 2; apart > 0; apart /= 2)
         for (int i = 0; i < apart; i++)
@@ -50,11 +46,11 @@ static void read_scores(const er_delta *d, size_t head, float *decays, float *sh
     }
 }
 
-ER_INLINE vec total(vec sums[4][PARTS], int p) { return ADD(ADD(sums[0][p], sums[1][p]), ADD(sums[2][p], sums[3][p])); }
+ER_INLINE vec total(vec sums[4][COLUMN_PARTS], int p) { return ADD(ADD(sums[0][p], sums[1][p]), ADD(sums[2][p], sums[3][p])); }
 
-ER_INLINE void clear(vec sums[4][PARTS]) {
+ER_INLINE void clear(vec sums[4][COLUMN_PARTS]) {
     ER_UNROLL for (int u = 0; u < 4; u++)
-        ER_UNROLL for (int p = 0; p < PARTS; p++)
+        ER_UNROLL for (int p = 0; p < COLUMN_PARTS; p++)
             sums[u][p] = SET1(0.0f);
 }
 
@@ -62,18 +58,18 @@ ER_INLINE void clear(vec sums[4][PARTS]) {
 ER_INLINE void go_over(bool answers, const float *from, float *to, const float *q, const float *k, const float *value,
                        float decay, float share, size_t size, float *out) {
     const vec fading = SET1(decay);
-    vec sums[4][PARTS], wrong[PARTS];
+    vec sums[4][COLUMN_PARTS], wrong[COLUMN_PARTS];
     clear(sums);
     for (size_t i = 0; i < size; i += 4)
         ER_UNROLL for (int u = 0; u < 4; u++)
-            ER_UNROLL for (int p = 0; p < PARTS; p++)
+            ER_UNROLL for (int p = 0; p < COLUMN_PARTS; p++)
                 sums[u][p] = FMA(MUL(LOAD(from + (i + u) * ER_COLUMNS + p * WIDTH), fading), SET1(k[i + u]), sums[u][p]);
-    ER_UNROLL for (int p = 0; p < PARTS; p++)
+    ER_UNROLL for (int p = 0; p < COLUMN_PARTS; p++)
         wrong[p] = MUL(SUB(LOAD(value + p * WIDTH), total(sums, p)), SET1(share));
     clear(sums);
     for (size_t i = 0; i < size; i += 4)
         ER_UNROLL for (int u = 0; u < 4; u++)
-            ER_UNROLL for (int p = 0; p < PARTS; p++) {
+            ER_UNROLL for (int p = 0; p < COLUMN_PARTS; p++) {
                 const size_t at = (i + u) * ER_COLUMNS + p * WIDTH;
                 const vec s = FMA(SET1(k[i + u]), wrong[p], MUL(LOAD(from + at), fading));
                 STORE(to + at, s);
@@ -81,7 +77,7 @@ ER_INLINE void go_over(bool answers, const float *from, float *to, const float *
                     sums[u][p] = FMA(s, SET1(q[i + u]), sums[u][p]);
             }
     if (answers)
-        ER_UNROLL for (int p = 0; p < PARTS; p++)
+        ER_UNROLL for (int p = 0; p < COLUMN_PARTS; p++)
             STORE(out + p * WIDTH, MUL(total(sums, p), SET1(1.0f / sqrtf((float)size))));
 }
 
@@ -124,5 +120,3 @@ static void answer(const er_delta *d, size_t head, float *scratch) {
         }
     }
 }
-
-const er_delta_variant VARIANT = {VARIANT_NAME, runs_here, answer};

@@ -9,8 +9,6 @@
  * [capacity, 2 * n_head], and its states, [n_head, size / 16, size, 16]. Attributes: number, n_head_k, epsilon (a float),
  * and variant for tests.
  */
-#include "delta.h"
-
 #include "recurrent_operator.h"
 
 enum { MIXED, Z, SCORES, WEIGHTS, STEPS, RATES, NORM, RUN, N_INPUTS };
@@ -25,8 +23,7 @@ typedef struct {
     const OrtApi *api;
     int64_t number, n_head_k;
     float epsilon;
-    const er_convolution_variant *convolution;
-    const er_delta_variant *delta;
+    const er_vectors *vectors;
 } operator_state;
 
 static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info, void **kernel) {
@@ -37,9 +34,8 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     TRY(api->KernelInfoGetAttribute_int64(info, "n_head_k", &state.n_head_k));
     TRY(api->KernelInfoGetAttribute_float(info, "epsilon", &state.epsilon));
     read_text(api, info, "variant", name, sizeof name);
-    state.convolution = er_convolution_find(name);
-    state.delta = er_delta_find(name);
-    if (state.convolution == NULL || state.delta == NULL)
+    state.vectors = er_find_vectors(name);
+    if (state.vectors == NULL)
         return refuse(api, "edge_spec.DeltaRows: there is no such variant, or it cannot run on this CPU");
     if (state.n_head_k < 1 || state.n_head_k > 65536)
         return refuse(api, "edge_spec.DeltaRows: an impossible number of heads");
@@ -64,7 +60,7 @@ typedef struct {
 
 typedef struct {
     const answering *texts;
-    const er_delta_variant *variant;
+    const er_vectors *vectors;
     size_t scratch_per_head;
 } answering_all;
 
@@ -72,7 +68,7 @@ static void answer_job(void *user, size_t job) {
     const answering_all *all = user;
     const size_t n_head = all->texts->d.n_head, head = job % n_head;
     const answering *w = &all->texts[job / n_head];
-    all->variant->answer(&w->d, head, w->scratch + head * all->scratch_per_head);
+    all->vectors->answer(&w->d, head, w->scratch + head * all->scratch_per_head);
 }
 
 /* Where the block that begins with a row ends: all rows that are left, unless the state takes in enough of them. */
@@ -114,13 +110,13 @@ static OrtStatus *answer_blocks(const operator_state *state, OrtKernelContext *c
     size_t n_rows = 0;
     if (n_texts == 0)
         return NULL;
-    TRY(convolve_rows(state->api, context, state->convolution, convolved, n_texts));
+    TRY(convolve_rows(state->api, context, state->vectors, convolved, n_texts));
     for (size_t i = 0; i < n_texts; i++) {
         set_block(&texts[i], convolved[i].first, convolved[i].end);
         n_rows += texts[i].d.n_rows;
     }
     const size_t n_head = texts->d.n_head, size = texts->d.size;
-    answering_all all = {texts, state->delta, scratch_per_head};
+    answering_all all = {texts, state->vectors, scratch_per_head};
     return run_jobs(state->api, context, n_rows * n_head * size * size < ALONE, answer_job, n_texts * n_head, &all);
 }
 
@@ -171,7 +167,7 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
         return api->CreateStatus(ORT_FAIL, "edge_spec.DeltaRows: out of memory");
     convolving *convolved = (convolving *)(texts + n_texts);
     answering *w = (answering *)(convolved + n_texts);
-    wrong = read_texts(data[RUN], (size_t)state->number, STATE_HEAD + n_kept + n_kept_scores + width * (size_t)size,
+    wrong = read_texts(data[RUN], (size_t)state->number, ER_STATE_HEAD + n_kept + n_kept_scores + width * (size_t)size,
                        (size_t)n_new, texts);
     if (wrong != NULL) {
         free(texts);

@@ -1,39 +1,10 @@
-/* Which experts a row uses; their arithmetic one float at a time, and which variant to take. */
+/* Which experts a row uses. */
 #include "experts.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "activations.h"
-#include "target.h"
-#include "vectors_scalar.h"
-#define VARIANT er_experts_reference
-#define VARIANT_NAME "reference"
-#define RUNS_HERE true
-#include "experts_body.h"
-
-#if ER_X86
-extern const er_experts_variant er_experts_avx512, er_experts_avx2;
-#elif ER_ARM
-extern const er_experts_variant er_experts_neon;
-#endif
-
-static const er_experts_variant *const variants[] = {
-#if ER_X86
-    &er_experts_avx512,
-    &er_experts_avx2,
-#elif ER_ARM
-    &er_experts_neon,
-#endif
-    &er_experts_reference,
-};
-
-const er_experts_variant *er_experts_find(const char *name) {
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-        if ((*name == '\0' || strncmp(name, variants[i]->name, strlen(variants[i]->name)) == 0) &&
-            variants[i]->runs_here())
-            return variants[i];
-    return NULL;
-}
 
 static size_t whole(size_t n) { return (n + 15) / 16 * 16; }
 
@@ -77,7 +48,7 @@ static void normalize(const er_choice *choice, float *shares) {
         shares[i] /= used < 0x1p-14f ? 0x1p-14f : used;
 }
 
-void er_choose(const er_experts_variant *variant, const er_choice *choice, const float *scores, int32_t *chosen,
+void er_choose(const er_vectors *vectors, const er_choice *choice, const float *scores, int32_t *chosen,
                float *shares, float *scratch) {
     const size_t n = choice->n_used, n_weighed = choice->of_all ? choice->n_expert : n;
     bool are_finite = true;
@@ -87,7 +58,7 @@ void er_choose(const er_experts_variant *variant, const er_choice *choice, const
     if (ranks != NULL) {
         for (size_t e = 0; e < whole(choice->n_expert); e++)
             scratch[e] = e < choice->n_expert ? scores[e] : 0.0f;
-        variant->squash(scratch, whole(choice->n_expert));
+        vectors->squash(scratch, whole(choice->n_expert));
         for (size_t e = 0; e < choice->n_expert; e++)
             ranks[e] = scratch[e] + choice->preferences[e];
     }
@@ -107,7 +78,7 @@ void er_choose(const er_experts_variant *variant, const er_choice *choice, const
     }
     for (size_t i = 0; i < whole(n_weighed); i++)
         scratch[i] = i >= n_weighed ? highest : choice->of_all ? scores[i] : scores[chosen[i]];
-    variant->weigh(scratch, highest, whole(n_weighed));
+    vectors->weigh(scratch, highest, whole(n_weighed));
     const float total = sum(scratch, n_weighed);
     for (size_t i = 0; i < n; i++)
         shares[i] = scratch[choice->of_all ? (size_t)chosen[i] : i] / total;

@@ -25,26 +25,7 @@
 #ifndef EDGE_ROWS_EXPERTS_H
 #define EDGE_ROWS_EXPERTS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-typedef struct {
-    const char *name;
-    bool (*runs_here)(void);
-    /* x = exp(x - less). n is a multiple of 16, as is that of `gate`. */
-    void (*weigh)(float *x, float less, size_t n);
-    /* x = 1 / (1 + exp(-x)), n of them. */
-    void (*squash)(float *x, size_t n);
-    /* gate = hidden, of gate and up. limit: 0 for none. */
-    void (*gate)(float *gate, const float *up, size_t n, float alpha, float limit);
-    /* y = fma(share, x, y), n numbers. */
-    void (*add)(float share, const float *x, size_t n, float *y);
-} er_experts_variant;
-
-/* The fastest variant that runs here and whose name `name` begins with, as "avx512-vnni" begins with "avx512"; any if
- * `name` is "". NULL if there is none. */
-const er_experts_variant *er_experts_find(const char *name);
+#include "vectors.h"
 
 typedef struct {
     size_t n_expert, n_used;
@@ -54,7 +35,7 @@ typedef struct {
 } er_choice;
 
 /* The experts that a row uses, ascending, and their shares, [n_used] each. scratch: er_choice_scratch floats. */
-void er_choose(const er_experts_variant *variant, const er_choice *choice, const float *scores, int32_t *chosen,
+void er_choose(const er_vectors *vectors, const er_choice *choice, const float *scores, int32_t *chosen,
                float *shares, float *scratch);
 size_t er_choice_scratch(const er_choice *choice);
 

@@ -1,12 +1,8 @@
-/* What is computed between the products of experts, written once for all vector widths. A file that includes this
- * defines VARIANT, VARIANT_NAME, RUNS_HERE, and includes one of the files vectors_*.h.
- */
+/* What is computed between the products of experts, written once for all vector widths. See vectors_body.h. */
 #include <math.h>
 
 #include "experts.h"
 #include "sigmoid.h"
-
-static bool runs_here(void) { return RUNS_HERE; }
 
 static void weigh(float *x, float less, size_t n) {
     for (size_t i = 0; i < n; i += WIDTH)
@@ -42,5 +38,3 @@ static void add(float share, const float *x, size_t n, float *y) {
     for (; i < n; i++)
         y[i] = fmaf(share, x[i], y[i]);
 }
-
-const er_experts_variant VARIANT = {VARIANT_NAME, runs_here, weigh, squash, gate, add};

@@ -28,10 +28,9 @@
 enum {
     X, SCORES, GATE, UP, DOWN, N_REQUIRED, GATE_BIAS = N_REQUIRED, UP_BIAS, DOWN_BIAS, PREFERENCES,
     N_INPUTS,
-    /* A longer input takes several passes over the weights, and experts go by in groups of so many uses, so that
-     * scratch memory has a bound. */
+    /* A longer input takes several passes over the weights, and experts go by in groups of ER_BLOCK_USES, so
+     * that scratch memory has a bound. */
     PASS_ROWS = 512,
-    BLOCK_USES = 512,
     /* Rows that choose in one job. */
     CHOOSING_ROWS = 16,
     MAX_EXPERTS = 65536,
@@ -49,7 +48,7 @@ typedef struct {
     int64_t n_expert, n_used, n_embd, n_ff, of_all, normalized;
     float alpha, limit;
     const er_variant *variant;
-    const er_experts_variant *experts;
+    const er_vectors *vectors;
     held_experts held;
 } operator_state;
 
@@ -87,8 +86,8 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     read_float(api, info, "limit", &state.limit);
     read_text(api, info, "variant", name, sizeof name);
     state.variant = er_find_variant(name);
-    state.experts = er_experts_find(name);
-    if (state.variant == NULL || state.experts == NULL)
+    state.vectors = er_find_vectors(name);
+    if (state.variant == NULL || state.vectors == NULL)
         return refuse(api, "edge_spec.ExpertRows: there is no such variant, or it cannot run on this CPU");
     if (state.n_expert < 1 || state.n_expert > MAX_EXPERTS || state.n_used < 1 || state.n_used > state.n_expert)
         return refuse(api, "edge_spec.ExpertRows: an impossible number of experts");
@@ -180,7 +179,7 @@ static void choose_job(void *user, size_t job) {
         return;
     }
     for (size_t r = job * CHOOSING_ROWS; r < end; r++)
-        er_choose(w->state->experts, &w->choice, w->scores + r * w->choice.n_expert,
+        er_choose(w->state->vectors, &w->choice, w->scores + r * w->choice.n_expert,
                   w->chosen + r * w->choice.n_used, w->shares + r * w->choice.n_used, scratch);
     free(scratch);
 }
@@ -253,7 +252,7 @@ static void hide_job(void *user, size_t job) {
         for (size_t i = 0; i < n; i++)
             add_bias(bias != NULL ? bias + expert * w->n_ff + at : NULL, n_kept, sides[side] + i * width);
     }
-    w->state->experts->gate(sides[0], sides[1], n * width, w->state->alpha, w->state->limit);
+    w->state->vectors->gate(sides[0], sides[1], n * width, w->state->alpha, w->state->limit);
     for (size_t i = 0; i < n; i++)
         memcpy(w->hidden + (use + i) * w->n_ff + at, sides[0] + i * width, n_kept * sizeof(float));
     free(products);
@@ -293,7 +292,7 @@ static void add_job(void *user, size_t job) {
         for (size_t i = 0; i < n; i++) {
             float *y = w->y + (size_t)w->rows[start + i] * w->n_embd + at;
             add_bias(bias != NULL ? bias + expert * w->n_embd + at : NULL, n_kept, products + i * width);
-            w->state->experts->add(w->row_shares[start + i], products + i * width, n_kept, y);
+            w->state->vectors->add(w->row_shares[start + i], products + i * width, n_kept, y);
         }
     }
     free(products);
@@ -306,7 +305,7 @@ static size_t activate(work *w, size_t first) {
     w->first_use = w->starts[first];
     for (; end < w->choice.n_expert; end++) {
         const size_t n = n_uses(w, end);
-        if (w->n_active != 0 && w->starts[end + 1] - w->first_use > BLOCK_USES)
+        if (w->n_active != 0 && w->starts[end + 1] - w->first_use > ER_BLOCK_USES)
             break;
         if (n == 0)
             continue;
@@ -410,7 +409,7 @@ static OrtStatus *compute_pass(OrtKernelContext *context, work *w) {
 
 /* One block of memory for everything that a pass of n_rows rows needs; NULL if there is not enough. */
 static void *scratch_for(work *w, size_t n_rows) {
-    const size_t uses = n_rows * w->choice.n_used, together = uses < BLOCK_USES ? uses : BLOCK_USES;
+    const size_t uses = n_rows * w->choice.n_used, together = uses < ER_BLOCK_USES ? uses : ER_BLOCK_USES;
     const er_matrix *gate = &w->matrices[GATE], *up = &w->matrices[UP], *down = &w->matrices[DOWN];
     const bool alike = gate->kind == up->kind;
     const size_t sizes[] = {

@@ -6,8 +6,6 @@
 #include "export.h"
 #include "half.h"
 
-enum { ER_FEATURES = 32 };
-
 static void er_keep_block(const float *x, int8_t *codes, uint8_t *scale) {
     int32_t bits[ER_FEATURES], largest = 0;
     memcpy(bits, x, sizeof bits);

@@ -4,16 +4,6 @@
 #include "codes.h"
 #include "half.h"
 
-static bool is_kind(uint32_t kind) {
-    switch (kind) {
-    case ER_F32: case ER_F16: case ER_BF16: case ER_Q4_0: case ER_Q4_1: case ER_Q5_0: case ER_Q5_1: case ER_Q8_0:
-    case ER_Q2_K: case ER_Q3_K: case ER_Q4_K: case ER_Q5_K: case ER_Q6_K: case ER_IQ4_NL: case ER_IQ4_XS: case ER_MXFP4:
-        return true;
-    default:
-        return false;
-    }
-}
-
 const char *er_open(const void *packed, size_t n_bytes, er_matrix *matrix) {
     const uint8_t *bytes = packed;
     uint32_t version, kind;
@@ -29,7 +19,7 @@ const char *er_open(const void *packed, size_t n_bytes, er_matrix *matrix) {
     memcpy(&declared, bytes + 32, sizeof declared);
     if (version != ER_VERSION)
         return "packed weights have another version of the layout";
-    if (!is_kind(kind))
+    if (er_code_bits((er_kind)kind) == 0)
         return "packed weights are of an unknown kind";
     /* With both below 2^31 no product below leaves 64 bits. */
     if (n_out < 1 || n_in < 1 || n_out >= UINT64_C(1) << 31 || n_in >= UINT64_C(1) << 31)
@@ -59,7 +49,7 @@ const char *er_open(const void *packed, size_t n_bytes, er_matrix *matrix) {
 
 void er_weights(const er_matrix *matrix, size_t row, float *values) {
     const er_kind kind = matrix->kind;
-    const int output = (int)(row % ER_GROUP), per_unit = er_unit_blocks(kind), offset = er_code_offset(kind);
+    const int output = (int)(row % ER_GROUP), per_unit = er_unit_blocks(kind), offset = er_traits_of(kind).offset;
     const uint8_t *group = matrix->groups + row / ER_GROUP * matrix->group_bytes;
     for (size_t b = 0; b < matrix->n_blocks; b++) {
         const uint8_t *head = group + b / (size_t)per_unit * (size_t)er_unit_bytes(kind);

@@ -3,14 +3,20 @@
  * The file that includes this defines VARIANT, VARIANT_NAME and RUNS_HERE and chooses the instruction set. With PAIRS,
  * two rows at a time use 2 x 2 x 8 matrix products; a lone row, and every row without PAIRS, uses dot products.
  */
-#include <arm_neon.h>
-#include <string.h>
-
 #include "rows.h"
+#include "vectors_neon.h"
 
 enum { QUARTER_GROUP = 4, AHEAD_BYTES = 1152 };
 
-static bool runs_here(void) { return RUNS_HERE; }
+ER_INLINE float32x4_t bfloats(const uint8_t *at) {
+    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8(at))), 16));
+}
+
+#define FLOAT_ROWS 4
+#define FLOAT_GROUPS(rows) ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1)
+#define LOAD_BFLOAT(at) bfloats(at)
+#define SETTLED(x) vbslq_f32(vceqq_f32(x, x), x, vreinterpretq_f32_u32(vdupq_n_u32(ER_QUIET_NAN)))
+#include "floats.h"
 
 ER_INLINE er_quantized quantize_block(const float *x, int8_t *q) {
     const int32x4_t magnitude = vdupq_n_s32(0x7fffffff);
@@ -38,16 +44,6 @@ ER_INLINE er_quantized quantize_block(const float *x, int8_t *q) {
     return block;
 }
 
-ER_DEFINE_QUANTIZE(quantize_block)
-
-ER_INLINE float32x4_t halves(const uint8_t *at) {
-    return vcvt_f32_f16(vreinterpret_f16_u16(vreinterpret_u16_u8(vld1_u8(at))));
-}
-
-ER_INLINE float32x4_t bfloats(const uint8_t *at) {
-    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vreinterpret_u16_u8(vld1_u8(at))), 16));
-}
-
 /* Four bytes, as floats. */
 ER_INLINE float32x4_t unsigned_bytes(const uint8_t *at) {
     const uint8x8_t bytes = vreinterpret_u8_u32(vdup_n_u32((uint32_t)er_load_i32(at)));
@@ -70,57 +66,28 @@ ER_INLINE float32x4_t signed_bytes(const uint8_t *at) {
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
 }
 
-/* A quarter of each of the eight quads of a block. 8-bit numbers count 128 less here, as signed bytes. */
-ER_INLINE void unpack(er_kind kind, const uint8_t *codes, int8x16_t quads[8]) {
-    uint8x16_t u[8];
-    if (er_code_bits(kind) == 8) {
-        ER_UNROLL for (int j = 0; j < 8; j++)
-            quads[j] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(codes + 64 * j), vdupq_n_u8(128)));
-        return;
-    }
-    if (er_code_bits(kind) < 4) {
-        const uint8x16_t high = vld1q_u8(codes + (er_code_bits(kind) == 3 ? 128 : 0));
-        ER_UNROLL for (int j = 0; j < 8; j++) {
-            const uint8x16_t four = vld1q_u8(codes + 64 * (j / 4));
-            u[j] = vandq_u8(vshlq_u8(four, vdupq_n_s8((int8_t)(-2 * (j % 4)))), vdupq_n_u8(3));
-            if (er_code_bits(kind) == 3)
-                u[j] = vorrq_u8(u[j], vandq_u8(vshlq_u8(high, vdupq_n_s8((int8_t)(2 - j))), vdupq_n_u8(4)));
-            quads[j] = vreinterpretq_s8_u8(u[j]);
-        }
-        return;
-    }
-    ER_UNROLL for (int j = 0; j < 4; j++) {
-        const uint8x16_t pair = vld1q_u8(codes + 64 * j);
-        u[2 * j] = vandq_u8(pair, vdupq_n_u8(15));
-        u[2 * j + 1] = vshrq_n_u8(pair, 4);
-    }
-    if (er_code_bits(kind) == 5) {
-        const uint8x16_t high = vld1q_u8(codes + 256), bit = vdupq_n_u8(16);
-        ER_UNROLL for (int j = 0; j < 8; j++)
-            u[j] = vorrq_u8(u[j], vandq_u8(vshlq_u8(high, vdupq_n_s8((int8_t)(4 - j))), bit));
-    }
-    if (er_code_bits(kind) == 6) {
-        const uint8x16_t bits = vdupq_n_u8(48);
-        ER_UNROLL for (int j = 0; j < 8; j++) {
-            const uint8x16_t high = vld1q_u8(codes + 256 + 64 * (j / 4));
-            u[j] = vorrq_u8(u[j], vandq_u8(vshlq_u8(high, vdupq_n_s8((int8_t)(4 - 2 * (j % 4)))), bits));
-        }
-    }
-    if (er_has_table(kind)) {
-        const uint8x16_t less = vdupq_n_u8(er_number_bits(kind) == 8 ? 128 : 0);
-        const uint8x16_t table = veorq_u8(vld1q_u8(er_table(kind)), less);
-        ER_UNROLL for (int j = 0; j < 8; j++) u[j] = vqtbl1q_u8(table, u[j]);
-    }
-    ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = vreinterpretq_s8_u8(u[j]);
-}
+/* A quarter of a quad. */
+#define bytes uint8x16_t
+#define LOAD_BYTES(at) vld1q_u8(at)
+#define SET_BYTES(x) vdupq_n_u8((uint8_t)(x))
+#define AND(a, b) vandq_u8(a, b)
+#define OR(a, b) vorrq_u8(a, b)
+#define RIGHT(x, n) ((x) >> (n))
+#define LEFT(x, n) ((x) << (n))
+#define BYTE_SHIFTS true
+#define LOAD_TABLE(at) vld1q_u8(at)
+#define LOOK_UP(table, places) vqtbl1q_u8(table, places)
+#define SIGNED(x) veorq_u8(x, vdupq_n_u8(128)) /* 128 less */
+#define NEGATED(x) vnegq_f32(x)
+#include "blocks.h"
 
 /* The products of four quads with 16 values of one row. */
-ER_INLINE int32x4_t multiply_quads(int32x4_t sum, const int8x16_t quads[4], const uint8_t *q) {
+ER_INLINE int32x4_t multiply_quads(int32x4_t sum, const bytes quads[4], const uint8_t *q) {
     const int8x16_t values = vreinterpretq_s8_u8(vld1q_u8(q));
-    sum = vdotq_laneq_s32(sum, quads[0], values, 0);
-    sum = vdotq_laneq_s32(sum, quads[1], values, 1);
-    sum = vdotq_laneq_s32(sum, quads[2], values, 2);
-    return vdotq_laneq_s32(sum, quads[3], values, 3);
+    sum = vdotq_laneq_s32(sum, vreinterpretq_s8_u8(quads[0]), values, 0);
+    sum = vdotq_laneq_s32(sum, vreinterpretq_s8_u8(quads[1]), values, 1);
+    sum = vdotq_laneq_s32(sum, vreinterpretq_s8_u8(quads[2]), values, 2);
+    return vdotq_laneq_s32(sum, vreinterpretq_s8_u8(quads[3]), values, 3);
 }
 
 /* What a row adds to a block besides the products of q. */
@@ -130,12 +97,6 @@ ER_INLINE int32x4_t start_of(er_kind kind, const uint8_t *activations, int rows,
         return vdupq_n_s32(0);
     return vdupq_n_s32(er_load_i32(firsts + 4 * rows * half + 4 * r));
 }
-
-/* The scales and minima of a block for four outputs. d: scales of the two halves, or scale and minimum. m: minima of
- * the two halves. */
-typedef struct {
-    float32x4_t d[2], m[2];
-} block_scales;
 
 /* Turns the sums over the two halves of a block into an output. */
 ER_INLINE float32x4_t add_sums(er_kind kind, int32x4_t sum0, int32x4_t sum1, const block_scales *s,
@@ -156,7 +117,7 @@ ER_INLINE float32x4_t add_sums(er_kind kind, int32x4_t sum0, int32x4_t sum1, con
     return acc;
 }
 
-ER_INLINE float32x4_t add_row(er_kind kind, const int8x16_t quads[8], const block_scales *s,
+ER_INLINE float32x4_t add_row(er_kind kind, const bytes quads[8], const block_scales *s,
                               const uint8_t *activations, int rows, int r, float32x4_t acc) {
     const uint8_t *q = activations + 32 * r;
     int32x4_t sum0 = start_of(kind, activations, rows, r, 0), sum1 = vdupq_n_s32(0);
@@ -169,16 +130,16 @@ ER_INLINE float32x4_t add_row(er_kind kind, const int8x16_t quads[8], const bloc
 
 #ifdef PAIRS
 /* Sums of [output 0 or 1] x [row 0 or 1] and of outputs 2, 3; two inputs quads = eight inputs at a time. */
-ER_INLINE void multiply_pairs(int32x4_t sums[2], const int8x16_t quads[4], const uint8_t *q) {
+ER_INLINE void multiply_pairs(int32x4_t sums[2], const bytes quads[4], const uint8_t *q) {
     ER_UNROLL for (int j = 0; j < 4; j += 2) {
-        const int32x4_t even = vreinterpretq_s32_s8(quads[j]), odd = vreinterpretq_s32_s8(quads[j + 1]);
+        const int32x4_t even = vreinterpretq_s32_u8(quads[j]), odd = vreinterpretq_s32_u8(quads[j + 1]);
         const int8x16_t rows = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(q + 4 * j), vld1_u8(q + 32 + 4 * j)));
         sums[0] = vmmlaq_s32(sums[0], vreinterpretq_s8_s32(vzip1q_s32(even, odd)), rows);
         sums[1] = vmmlaq_s32(sums[1], vreinterpretq_s8_s32(vzip2q_s32(even, odd)), rows);
     }
 }
 
-ER_INLINE void add_two_rows(er_kind kind, const int8x16_t quads[8], const block_scales *s,
+ER_INLINE void add_two_rows(er_kind kind, const bytes quads[8], const block_scales *s,
                             const uint8_t *activations, int rows, int r, float32x4_t acc[2]) {
     const uint8_t *q = activations + 32 * r;
     int32x4_t low[2] = {vdupq_n_s32(0), vdupq_n_s32(0)}, high[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
@@ -197,28 +158,9 @@ ER_INLINE void add_two_rows(er_kind kind, const int8x16_t quads[8], const block_
 
 ER_INLINE void multiply_block(er_kind kind, const uint8_t *head, const uint8_t *block, int quarter,
                               const uint8_t *activations, int rows, float32x4_t acc[ER_TILE_ROWS]) {
-    const int first_output = QUARTER_GROUP * quarter;
-    const float32x4_t d = kind == ER_MXFP4 ? bfloats(head + 2 * first_output) : halves(head + 2 * first_output);
-    const float32x4_t m = er_has_minima(kind) ? halves(head + 32 + 2 * first_output) : d;
-    float32x4_t d0 = d, d1 = m, m0 = m, m1 = m;
-    int8x16_t quads[8];
+    const block_scales s = scales_of(kind, head, block, QUARTER_GROUP * quarter);
+    bytes quads[8];
     int r = 0;
-    if (er_form_of(kind) == ER_HALVES) {
-        d1 = vmulq_f32(d, signed_bytes(block + 16 + first_output));
-        d0 = vmulq_f32(d, signed_bytes(block + first_output));
-    } else if (er_form_of(kind) == ER_MINIMA) {
-        const uint8_t *both = block + first_output;
-        d0 = vmulq_f32(d, low_halves(both));
-        d1 = vmulq_f32(d, low_halves(both + 16));
-        m0 = vnegq_f32(vmulq_f32(m, high_halves(both)));
-        m1 = vnegq_f32(vmulq_f32(m, high_halves(both + 16)));
-    } else if (kind == ER_IQ4_XS) {
-        d0 = vmulq_f32(d, signed_bytes(block + first_output));
-    } else if (er_has_subscales(kind)) {
-        d0 = vmulq_f32(d0, unsigned_bytes(block + first_output));
-        d1 = vnegq_f32(vmulq_f32(d1, unsigned_bytes(block + 16 + first_output)));
-    }
-    const block_scales s = {{d0, d1}, {m0, m1}};
     unpack(kind, block + er_subscale_bytes(kind) + 16 * quarter, quads);
 #ifdef PAIRS
     for (; r + 1 < rows; r += 2)
@@ -263,33 +205,14 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows) {
     }
 }
 
-#define DEFINE(kind_)                                                                                          \
+#define DEFINE(kind_, ...)                                                                                     \
     static void multiply_##kind_(const er_tile *t) {                                                           \
         switch (t->n_rows) {                                                                                   \
-        case 1: multiply_rows(t, kind_, 1); break;                                                             \
-        case 2: multiply_rows(t, kind_, 2); break;                                                             \
-        default: multiply_rows(t, kind_, t->n_rows);                                                           \
+        case 1: multiply_rows(t, ER_##kind_, 1); break;                                                        \
+        case 2: multiply_rows(t, ER_##kind_, 2); break;                                                        \
+        default: multiply_rows(t, ER_##kind_, t->n_rows);                                                      \
         }                                                                                                      \
     }
-ER_FOR_QUANTIZED(DEFINE)
+ER_QUANTIZED(DEFINE)
 
-#define vec float32x4_t
-#define WIDTH 4
-#define FLOAT_ROWS 4
-#define FLOAT_GROUPS(rows) ((rows) == 1 ? 4 : (rows) == 2 ? 2 : 1)
-#define LOAD(at) vld1q_f32(at)
-#define LOAD_HALF(at) halves(at)
-#define LOAD_BFLOAT(at) bfloats(at)
-#define STORE(at, x) vst1q_f32(at, x)
-#define SET1(x) vdupq_n_f32(x)
-#define FMA(a, b, c) vfmaq_f32(c, a, b)
-#define SETTLED(x) vbslq_f32(vceqq_f32(x, x), x, vreinterpretq_f32_u32(vdupq_n_u32(ER_QUIET_NAN)))
-#include "floats.h"
-
-static void multiply(const er_tile *t) {
-#define CALL(kind_) multiply_##kind_(t)
-    ER_FOR_KIND(t->kind, CALL)
-#undef CALL
-}
-
-const er_variant VARIANT = {VARIANT_NAME, runs_here, quantize, multiply};
+ER_DEFINE_VARIANT(VARIANT, VARIANT_NAME, RUNS_HERE, quantize_block)

@@ -1,12 +1,7 @@
 /* Arm with dot products: Raspberry Pi 5, phones since 2018, every Apple Silicon. */
-#include "target.h"
+#include "variant.h"
 
 #if ER_ARM_HAS_DOTPROD
-#include <arm_neon.h>
-#include <string.h>
-
-#include "cpu.h"
-
 ER_TARGET_BEGIN(ER_ARM_DOTPROD)
 #define VARIANT er_neon_dotprod
 #define VARIANT_NAME "neon-dotprod"

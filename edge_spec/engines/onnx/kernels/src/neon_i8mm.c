@@ -1,12 +1,7 @@
 /* Arm with 8-bit matrix products: Apple M2 and later, phones since 2021, Graviton 3. */
-#include "target.h"
+#include "variant.h"
 
 #if ER_ARM_HAS_I8MM
-#include <arm_neon.h>
-#include <string.h>
-
-#include "cpu.h"
-
 ER_TARGET_BEGIN(ER_ARM_I8MM)
 #define VARIANT er_neon_i8mm
 #define VARIANT_NAME "neon-i8mm"

@@ -28,9 +28,26 @@ static inline void read_text(const OrtApi *api, const OrtKernelInfo *info, const
     }
 }
 
+typedef void (*er_job)(void *user, size_t i);
+
+/* Threads that run jobs 0 .. n - 1. */
+typedef struct er_pool er_pool;
+struct er_pool {
+    OrtStatus *(*run)(er_pool *pool, er_job job, size_t n, void *user);
+};
+
 /* Jobs 0 .. n - 1, in this thread if `alone`. */
+static inline OrtStatus *share_jobs(er_pool *pool, bool alone, er_job job, size_t n, void *user) {
+    if (!alone && n > 1)
+        return pool->run(pool, job, n, user);
+    for (size_t i = 0; i < n; i++)
+        job(user, i);
+    return NULL;
+}
+
+/* The same on the threads of a session. */
 static inline OrtStatus *run_jobs(const OrtApi *api, OrtKernelContext *context, bool alone,
-                                  void (*job)(void *, size_t), size_t n, void *user) {
+                                  er_job job, size_t n, void *user) {
     if (!alone && n > 1)
         return api->KernelContext_ParallelFor(context, job, n, 0, user);
     for (size_t i = 0; i < n; i++)

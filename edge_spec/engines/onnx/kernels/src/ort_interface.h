@@ -19,7 +19,7 @@
 enum { ORT_VERSION = 18 };
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };
 enum { ORT_ANY = 0, ORT_FLOAT = 1, ORT_UINT8 = 2, ORT_INT32 = 6, ORT_INT64 = 7, ORT_HALF = 10 }; /* ONNXTensorElementDataType */
-enum { ORT_INPUT_REQUIRED = 0, ORT_INPUT_OPTIONAL = 1, ORT_MEMORY_DEFAULT = 0 };
+enum { ORT_INPUT_REQUIRED = 0, ORT_INPUT_OPTIONAL = 1, ORT_INPUT_VARIADIC = 2, ORT_MEMORY_DEFAULT = 0 };
 
 typedef struct OrtStatus OrtStatus;
 typedef struct OrtValue OrtValue;

@@ -7,7 +7,7 @@
  *     and n_read, see recurrent.h.
  *
  * The states of a text are those of its layers one after the other; the attribute `number` says which is the operator's.
- * A layer has STATE_HEAD floats, of which the first two are its place, i32, and then what each operator says. New rows are
+ * A layer has ER_STATE_HEAD floats, of which the first two are its place, i32, and then what each operator says. New rows are
  * those of the texts in their order; rows after these are padding, and their outputs are 0.
  */
 #ifndef EDGE_ROWS_RECURRENT_OPERATOR_H
@@ -16,15 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "convolution.h"
 #include "operator.h"
+#include "vectors.h"
 
 enum {
     /* Channels that a job convolves. */
     JOB_CHANNELS = 256,
     /* Below this many multiplications waking other threads costs more than it saves. */
     ALONE = 1 << 18,
-    STATE_HEAD = 16,
     RUN_HEAD = 3,
     RUN_TEXT = 5,
     MOST_KEPT = 1 << 20,
@@ -82,7 +81,7 @@ static inline const char *read_texts(const int64_t *run, size_t number, size_t f
         const int64_t *own = run + RUN_HEAD + RUN_TEXT * i;
         float *state = (float *)(uintptr_t)own[0] + number * floats;
         recurrent_text *text = &texts[i];
-        *text = (recurrent_text){.place = (int32_t *)state, .state = state + STATE_HEAD, .first = first};
+        *text = (recurrent_text){.place = (int32_t *)state, .state = state + ER_STATE_HEAD, .first = first};
         if (!er_read_span(text->place, own + 1, (size_t)run[1], &text->span))
             return "edge_spec: the layer is at another place of the text";
         if (text->span.n_new > n_rows - first)
@@ -106,7 +105,7 @@ typedef struct {
 
 typedef struct {
     const convolving *texts;
-    const er_convolution_variant *variant;
+    const er_vectors *vectors;
     size_t n_jobs; /* of a text */
 } convolving_all;
 
@@ -115,21 +114,21 @@ static inline void convolve_job(void *user, size_t job) {
     const convolving *w = &all->texts[job / all->n_jobs];
     const size_t channel = job % all->n_jobs * JOB_CHANNELS, left = w->c.n_channels - channel;
     const size_t n = left < JOB_CHANNELS ? left : JOB_CHANNELS;
-    all->variant->convolve(&w->c, w->first, w->end, channel, n, w->out);
+    all->vectors->convolve(&w->c, w->first, w->end, channel, n, w->out);
     if (w->end == er_n_rows(&w->c.span))
         er_keep_inputs(&w->c, channel, n);
 }
 
 /* All texts have as many channels and taps. */
 static inline OrtStatus *convolve_rows(const OrtApi *api, OrtKernelContext *context,
-                                       const er_convolution_variant *variant, const convolving *texts, size_t n_texts) {
+                                       const er_vectors *vectors, const convolving *texts, size_t n_texts) {
     if (n_texts == 0)
         return NULL;
     const size_t n_channels = texts->c.n_channels, n_jobs = (n_channels + JOB_CHANNELS - 1) / JOB_CHANNELS;
     size_t n_rows = 0;
     for (size_t i = 0; i < n_texts; i++)
         n_rows += texts[i].end - texts[i].first;
-    convolving_all all = {texts, variant, n_jobs};
+    convolving_all all = {texts, vectors, n_jobs};
     return run_jobs(api, context, n_rows * n_channels * texts->c.n_taps < ALONE, convolve_job, n_texts * n_jobs, &all);
 }
 

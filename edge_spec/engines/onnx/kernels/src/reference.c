@@ -7,12 +7,14 @@
 
 static bool runs_here(void) { return true; }
 
-ER_DEFINE_QUANTIZE(er_quantize_block)
+static void quantize(er_kind kind, const float *x, size_t stride, int n_rows, size_t n_blocks, uint8_t *tile) {
+    er_quantize_tile(er_quantize_block, kind, x, stride, n_rows, n_blocks, tile);
+}
 
 static int32_t sum_of(er_kind kind, const uint8_t *block, int output, const int8_t *q, int from, int to) {
     int32_t sum = 0;
     for (int i = from; i < to; i++)
-        sum += q[i] * (er_number(kind, block, output, i) - er_code_offset(kind));
+        sum += q[i] * (er_number(kind, block, output, i) - er_traits_of(kind).offset);
     return sum;
 }
 

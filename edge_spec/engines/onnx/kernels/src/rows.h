@@ -65,37 +65,18 @@ void er_quantize(const er_variant *variant, const er_matrix *matrix, const float
 void er_multiply(const er_variant *variant, const er_matrix *matrix, const uint8_t *activations, size_t n_rows,
                  size_t first_group, size_t end_group, float *y);
 
-/* A macro instead of a function pointer per kind: each call is compiled with the kind as a constant. */
-#define ER_FOR_KIND(kind_, CALL)                                                                               \
-    switch (kind_) {                                                                                           \
-    case ER_F32: CALL(ER_F32); break;                                                                          \
-    case ER_F16: CALL(ER_F16); break;                                                                          \
-    case ER_BF16: CALL(ER_BF16); break;                                                                        \
-    case ER_Q4_0: CALL(ER_Q4_0); break;                                                                        \
-    case ER_Q4_1: CALL(ER_Q4_1); break;                                                                        \
-    case ER_Q5_0: CALL(ER_Q5_0); break;                                                                        \
-    case ER_Q5_1: CALL(ER_Q5_1); break;                                                                        \
-    case ER_Q8_0: CALL(ER_Q8_0); break;                                                                        \
-    case ER_Q2_K: CALL(ER_Q2_K); break;                                                                        \
-    case ER_Q3_K: CALL(ER_Q3_K); break;                                                                        \
-    case ER_Q4_K: CALL(ER_Q4_K); break;                                                                        \
-    case ER_Q5_K: CALL(ER_Q5_K); break;                                                                        \
-    case ER_Q6_K: CALL(ER_Q6_K); break;                                                                        \
-    case ER_IQ4_NL: CALL(ER_IQ4_NL); break;                                                                    \
-    case ER_IQ4_XS: CALL(ER_IQ4_XS); break;                                                                    \
-    case ER_MXFP4: CALL(ER_MXFP4); break;                                                                      \
-    }
-
-#define ER_FOR_QUANTIZED(DEFINE)                                                                               \
-    DEFINE(ER_Q4_0) DEFINE(ER_Q4_1) DEFINE(ER_Q5_0) DEFINE(ER_Q5_1) DEFINE(ER_Q8_0) DEFINE(ER_Q2_K)            \
-    DEFINE(ER_Q3_K) DEFINE(ER_Q4_K) DEFINE(ER_Q5_K) DEFINE(ER_Q6_K) DEFINE(ER_IQ4_NL) DEFINE(ER_IQ4_XS)        \
-    DEFINE(ER_MXFP4)
-
-/* er_variant.quantize from a quantizer of blocks. */
-#define ER_DEFINE_QUANTIZE(quantize_block_)                                                                    \
+/* A variant from multiply_F32, multiply_Q4_0 and so on, one of each kind, so that each is compiled with the kind as a
+ * constant, and from a quantizer of blocks. */
+#define ER_CASE(name_, ...) case ER_##name_: multiply_##name_(t); break;
+#define ER_DEFINE_VARIANT(variant_, name_, runs_here_, quantize_block_)                                        \
+    static bool runs_here(void) { return runs_here_; }                                                         \
     static void quantize(er_kind kind, const float *x, size_t stride, int n_rows, size_t n_blocks,             \
                          uint8_t *tile) {                                                                      \
         er_quantize_tile(quantize_block_, kind, x, stride, n_rows, n_blocks, tile);                            \
-    }
+    }                                                                                                          \
+    static void multiply(const er_tile *t) {                                                                   \
+        switch (t->kind) { ER_KINDS(ER_CASE) }                                                                 \
+    }                                                                                                          \
+    const er_variant variant_ = {name_, runs_here, quantize, multiply};
 
 #endif

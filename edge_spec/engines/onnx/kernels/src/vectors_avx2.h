@@ -1,6 +1,8 @@
 /* Registers of 8 floats; see vectors_avx512.h. */
 #define vec __m256
 #define WIDTH 8
+#define SCORE_QUERIES 4
+#define VALUE_QUERIES 2
 #define LOAD(at) _mm256_loadu_ps(at)
 #define LOAD_HALF(at) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(at)))
 #define STORE(at, x) _mm256_storeu_ps(at, x)

@@ -1,10 +1,13 @@
 /* Registers of 16 floats. What is written once for all vector widths is made of these operations.
  *
+ * SCORE_QUERIES and VALUE_QUERIES are how many queries go by at once in attention: as many as there are registers for.
  * LOAD_HALF is of 16-bit floats; FMA(a, b, c) = a * b + c; EXPONENT(p, t) = p with the lowest bits of t added to its
  * exponent. MAX and MIN of a number and of what is none give the latter if it comes second; else it is not defined.
  */
 #define vec __m512
 #define WIDTH 16
+#define SCORE_QUERIES 8
+#define VALUE_QUERIES 4
 #define LOAD(at) _mm512_loadu_ps(at)
 #define LOAD_HALF(at) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(at)))
 #define STORE(at, x) _mm512_storeu_ps(at, x)

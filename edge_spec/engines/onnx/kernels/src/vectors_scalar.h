@@ -6,6 +6,8 @@
 
 #define vec float
 #define WIDTH 1
+#define SCORE_QUERIES 4
+#define VALUE_QUERIES 2
 #define LOAD(at) (*(at))
 #define LOAD_HALF(at) er_half((const uint8_t *)(at))
 #define STORE(at, x) (*(at) = (x))

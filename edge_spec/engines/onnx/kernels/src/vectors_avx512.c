@@ -1,16 +1,12 @@
-/* Short convolutions in registers of 16 floats. */
-#include "target.h"
+/* Registers of 16 floats. */
+#include "variant.h"
 
 #if ER_X86
-#include <immintrin.h>
-
-#include "cpu.h"
-
 ER_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")
 #include "vectors_avx512.h"
-#define VARIANT er_convolution_avx512
+#define VARIANT er_vectors_avx512
 #define VARIANT_NAME "avx512"
 #define RUNS_HERE er_cpu_features().avx512
-#include "convolution_body.h"
+#include "vectors_body.h"
 ER_TARGET_END
 #endif

@@ -1,16 +1,12 @@
-/* Experts in registers of 8 floats. */
-#include "target.h"
+/* Registers of 8 floats. */
+#include "variant.h"
 
 #if ER_X86
-#include <immintrin.h>
-
-#include "cpu.h"
-
 ER_TARGET_BEGIN("avx2,fma,f16c")
 #include "vectors_avx2.h"
-#define VARIANT er_experts_avx2
+#define VARIANT er_vectors_avx2
 #define VARIANT_NAME "avx"
 #define RUNS_HERE er_cpu_features().avx2
-#include "experts_body.h"
+#include "vectors_body.h"
 ER_TARGET_END
 #endif

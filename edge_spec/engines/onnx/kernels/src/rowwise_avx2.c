@@ -1,4 +1,4 @@
-/* Attention in registers of 8 floats. */
+/* What happens to rows between products, in registers of 8 floats. Wider ones would not help: it is little work. */
 #include "target.h"
 
 #if ER_X86
@@ -8,11 +8,9 @@
 
 ER_TARGET_BEGIN("avx2,fma,f16c")
 #include "vectors_avx2.h"
-#define VARIANT er_attention_avx2
+#define VARIANT er_rowwise_avx2
 #define VARIANT_NAME "avx2"
 #define RUNS_HERE er_cpu_features().avx2
-#define SCORE_QUERIES 4
-#define VALUE_QUERIES 2
-#include "attention_body.h"
+#include "rowwise_body.h"
 ER_TARGET_END
 #endif

@@ -1,0 +1,12 @@
+/* What happens to rows between products, in registers of 4 floats, which every 64-bit Arm has. */
+#include "target.h"
+
+#if ER_ARM
+#include <arm_neon.h>
+
+#include "vectors_neon.h"
+#define VARIANT er_rowwise_neon
+#define VARIANT_NAME "neon"
+#define RUNS_HERE true
+#include "rowwise_body.h"
+#endif
