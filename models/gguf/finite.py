@@ -14,12 +14,14 @@ _EXPONENTS = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00), "BF16"
 """How wide a number is, and the bits that are all set where it is none, or endless."""
 
 _SCALES = {
-    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), (0,)),
+    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS", "Q1_0", "Q2_0"), (0,)),
     **dict.fromkeys(("Q4_1", "Q5_1"), (0, 2)),
     **dict.fromkeys(("Q4_K", "Q5_K"), (0, 2)),
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q6_K": (208,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
 }
 """Where blocks have their scales, which are F16."""
 
