@@ -85,9 +85,13 @@ def test_what_is_not_known_stays_as_it_is() -> None:
 
 
 class Layer:
-    """A run of its own: two products with a gate between them, and a sum."""
+    """A run of its own: two products with a gate between them, and a sum.
 
-    width, n_ff = 64, 96
+    Between the products an array wider than the first one's result comes after its last use: where rows go by in tiles,
+    it must not lie in the place of what later tiles have yet to read.
+    """
+
+    width, n_ff = 128, 96
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -96,7 +100,7 @@ class Layer:
                 gguf.quants.quantize(rng.standard_normal(shape).astype(np.float32), gguf.GGMLQuantizationType.Q4_0),
                 "Q4_0",
             )
-            for name, shape in {"up": (2 * self.n_ff, self.width), "down": (self.width, self.n_ff)}.items()
+            for name, shape in {"up": (2 * self.n_ff, self.width), "down": (self.width, 3 * self.n_ff)}.items()
         }
         self.x = rng.standard_normal((1, 40, self.width)).astype(np.float32)
 
@@ -112,7 +116,8 @@ class Layer:
         graph.node("Split", ["both", graph.constant("sizes", np.array([n_ff, n_ff]))], ["gate", "other"], axis=-1)
         graph.node("QuickGelu", ["gate"], ["hidden"], "com.microsoft", alpha=1.0)
         graph.node("Mul", ["hidden", "other"], ["gated"])
-        graph.node(kernels.MATMUL_ROWS, ["gated", "down"], ["added"], kernels.DOMAIN, n_in=n_ff, n_out=width)
+        graph.node("Concat", ["gated", "gated", "gated"], ["wide"], axis=-1)
+        graph.node(kernels.MATMUL_ROWS, ["wide", "down"], ["added"], kernels.DOMAIN, n_in=3 * n_ff, n_out=width)
         graph.node("Add", ["x", "added"], ["y"])
         fuse(graph)
         return graph
@@ -159,7 +164,7 @@ def test_impossible_steps_and_places_are_refused(layer: Layer, table: str) -> No
         except Exception as error:
             assert "edge_spec" in str(error) or "packed weights" in str(error)
             n_refused += 1
-    assert n_refused > 50
+    assert n_refused > 30
 
 
 def test_cut_off_or_variable_tables_are_refused(layer: Layer) -> None:
@@ -179,4 +184,4 @@ def test_rows_of_another_width_are_refused(layer: Layer) -> None:
     graph = layer.graph()
     graph.takes("x", FLOAT, (1, "S", "W"))
     with pytest.raises(Exception, match="do not fit each other"):
-        layer.run(graph, 1, layer.x[:, :, :32])
+        layer.run(graph, 1, layer.x[:, :, :96])
