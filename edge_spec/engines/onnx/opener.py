@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -329,7 +330,10 @@ def _run_once(pool: PublishedPool, graph: Path) -> None:
 
 def _transcribed(settings: ModelSettings, *, recurrent: bool) -> Facts:
     """Return what rounds in a transcription: edge-spec's kernels, for matrices and attention alike, and the cache."""
-    facts = (("weights", "rows"), ("kv", f"{settings.kv_k}/{settings.kv_k}"), ("attention", "rows"))
+    facts: Facts = (("weights", "rows"), ("kv", f"{settings.kv_k}/{settings.kv_k}"), ("attention", "rows"))
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        # Norms were ONNX Runtime's up to 0.3.0, whose bits ours have where it uses AVX2.
+        facts = (*facts, ("norms", "rows"))
     return (*facts, READ_AGAIN) if recurrent else facts
 
 
