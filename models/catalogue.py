@@ -62,7 +62,8 @@ def resolve(name_or_path: str | os.PathLike[str] | None = None) -> Path:
 def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family:
     """Return the models for a name or a path; by default SmolLM2 where it is installed, else the demo family.
 
-    A name of this package takes precedence over a file of the same name: write ``./demo`` for the file. A path is a
+    A name of this package takes precedence over a file of the same name: write ``./demo`` for the file. In another case
+    it is one where there is no such file. A path is a
     model file, a folder with a manifest, one with a published ONNX model, or one with a single GGUF. A file belongs to
     the family of this package, or of its own folder, whose target has the same content; else it makes a family of a
     target alone. ``edge_spec.library.stores`` finds other models on this computer by name.
@@ -112,6 +113,8 @@ def resolve_family(name_or_path: str | os.PathLike[str] | None = None) -> Family
             f"there is no model {name!r}, and the models that come with edge-spec are missing",
             hint="install it again; a program frozen with PyInstaller needs --collect-data edge_spec",
         )
+    if name.casefold() in _names(package):
+        return _read_family(package / name.casefold(), name.casefold())
     raise ModelNotFound(
         f"the folder {name!r} contains no model" if is_folder else f"there is no model {name!r}",
         hint=_known(package, name),

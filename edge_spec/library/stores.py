@@ -84,14 +84,18 @@ def name_of(model: str | os.PathLike[str] | None) -> str:
 def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found | None:
     """Return the model with a name; None for a path, for a name of the package, and for text that is no name.
 
+    Letters may be in another case. The tag, the folder, the ending ``.gguf`` and, of a repository, the file may be left
+    out where only one model is meant.
+
     Args:
         own: the user's folder; if None, the one that the environment or the settings name.
         environment: variables, which say where programs keep their models.
 
     Raises:
-        ModelNotFound: it is not on this computer, and ``edge-spec pull`` knows where it is, or another name was meant.
+        ModelNotFound: it is not on this computer, and ``edge-spec pull`` knows where it is, or another name was meant,
+            or it can mean several models.
     """
-    if name in family_names() or _exists(name):
+    if name.casefold() in family_names() or _exists(name):
         return None
     folder = own or model_folder(environment)
     path = named_in(folder, name)
@@ -105,7 +109,16 @@ def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found
     catalogue = read_catalogue()
     if name in catalogue:
         raise ModelNotFound(f"the model {name} is not on this computer", hint=f"fetch it: edge-spec pull {name}")
-    here = [*family_names(), *(each.name for each in (*own_models(folder), *others))]
+    all_here = [*own_models(folder), *others]
+    wanted = name.casefold()
+    meant = {each.path: each for each in all_here if each.name.casefold() == wanted}
+    meant = meant or {each.path: each for each in all_here if wanted in _short_names(each)}
+    if len(meant) == 1:
+        return next(iter(meant.values()))
+    if meant:
+        names = ", ".join(each.name for each in meant.values())
+        raise ModelNotFound(f"{name!r} can mean {len(meant)} models", hint=f"name one of them: {names}")
+    here = [*family_names(), *(each.name for each in all_here)]
     near = get_close_matches(name, (*here, *catalogue), 1)
     if near:
         fetch = "" if near[0] in here else f" fetch it: edge-spec pull {near[0]};"
@@ -130,6 +143,19 @@ def all_targets(own: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     for found in all_models(own, environment):
         with suppress(EdgeSpecError):
             yield found.path if found.path.is_file() else resolve_family(found.path).target
+
+
+def _short_names(found: Found) -> Iterator[str]:
+    """Yield what a model may be called for short, in small letters."""
+    whole = found.name.casefold()
+    repository, _, file = whole.rpartition("/")
+    if found.store == _OLLAMA:
+        yield from (each for name in (whole, file) for each in (name, name.partition(":")[0]))
+    else:
+        yield from (
+            each for name in (whole, file, found.path.name.casefold()) for each in (name, name.removesuffix(".gguf"))
+        )
+        yield repository
 
 
 def _exists(name: str) -> bool:

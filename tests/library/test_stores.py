@@ -72,6 +72,43 @@ def test_a_listed_name_is_the_model_that_the_list_means(home: Path) -> None:
         assert inspect(resolve_family(each.path).target).n_vocab == 384
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("TINY", "tiny"),
+        ("Pair", "pair"),
+        ("Tiny:1B", "tiny:1b"),
+        ("Other.org/a/b", "other.org/a/b:c"),
+        ("somebody/TINY", "somebody/tiny:latest"),
+        ("b", "other.org/a/b:c"),
+        ("tiny-q4_0", "org/tiny-GGUF/tiny-Q4_0.gguf"),
+        ("Tiny-Q4_0.gguf", "org/tiny-GGUF/tiny-Q4_0.gguf"),
+        ("maker/tiny-gguf", "maker/tiny-GGUF/tiny.gguf"),
+        ("maker/tiny-GGUF/tiny", "maker/tiny-GGUF/tiny.gguf"),
+    ],
+)
+def test_names_may_be_short_and_in_other_letters_where_one_model_is_meant(home: Path, typed: str, meant: str) -> None:
+    found = locate(typed, home / "own", {"HOME": str(home)})
+    assert found is not None
+    assert found.name == meant
+
+
+def test_a_short_name_of_several_models_is_refused_with_all_of_them(home: Path) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        locate("org/tiny-gguf", home / "own", {"HOME": str(home)})
+    names = {*str(caught.value.hint).removeprefix("name one of them: ").split(", ")}
+    assert names == {"org/tiny-GGUF/tiny-Q4_0.gguf", "org/tiny-GGUF/big-00001-of-00002.gguf"}
+
+
+def test_models_of_the_package_are_found_in_other_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert locate("DEMO", tmp_path, {"HOME": str(tmp_path)}) is None
+    assert resolve_family("Demo") == resolve_family("demo")
+    # A file is meant before that.
+    (tmp_path / "DEMO").write_bytes(write_gguf(tmp_path / "model.gguf").read_bytes())
+    assert resolve_family("DEMO").target.name == "DEMO"
+
+
 def test_other_names_and_paths_are_left_alone(home: Path) -> None:
     for name in ("demo", "smollm2", "unknown", "", "..", ".partial", "a\0b", "x" * 5000, str(home / "model.gguf")):
         assert locate(name, home / "own", {"HOME": str(home)}) is None
