@@ -174,7 +174,7 @@ class _Ways:
 
     @property
     def power(self) -> int:
-        """The power of a text's length that matching at all positions takes."""
+        """The exponent p where matching at all positions of a text of length n takes time n**p."""
         return max(1, self.endless + self.fails)
 
 

@@ -66,10 +66,10 @@ def changes(
     bias: Changes,
     kept: KeptTokens | None = None,
 ) -> Changes:
-    """Return what ``adjusted`` adds to logits, where there are no penalties: they do more than that.
+    """Return what ``adjusted`` adds to logits. Repetition penalties do more than add, so there must be none.
 
     Args:
-        bias: what ``bias_changes`` returns: it is the same in each place, and most often there is nothing else.
+        bias: what ``bias_changes`` returns; the same for the whole text, and most often all that is added.
     """
     dry = dry_penalties(text, settings, breakers) if settings.uses_dry else {}
     if not dry:

@@ -76,10 +76,10 @@ class KVCache:
             copy_cells(addresses, shape, np.stack([sources, targets], axis=1))
 
     def resize(self, n: int, n_kept: int) -> None:
-        """Have ``n`` tiles, the first ``n_kept`` as they are. Nothing may be bound to the arrays.
+        """Change the number of tiles to ``n``, and keep the first ``n_kept``. Nothing may be bound to the arrays.
 
         Raises:
-            MemoryError: there is not so much memory; nothing has changed.
+            MemoryError: there is not enough memory; nothing has changed.
         """
         block, layers = self._block, self._layers
         self._take(n)

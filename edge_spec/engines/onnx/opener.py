@@ -67,7 +67,7 @@ def onnx_settings(settings: ModelSettings) -> ModelSettings:
 
 
 def drafter_settings(settings: ModelSettings) -> ModelSettings:
-    """Settings of a head, which only drafts: what its cache rounds reaches no text."""
+    """Settings of a head. It only drafts, so rounding in its cache changes no text."""
     return onnx_settings(replace(settings, kv_k="auto", kv_v="auto"))
 
 

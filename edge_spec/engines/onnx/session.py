@@ -106,7 +106,7 @@ class Session(Runner):
         return features
 
     def drop_features(self, features: Features) -> None:
-        """Free them. The graph goes on computing what it was given, which is little."""
+        """Free the features. The added nodes stay in the graph and are still computed, which takes little time."""
         if self.features is features:
             self.features = None
             self._bound.close()

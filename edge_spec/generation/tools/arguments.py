@@ -324,7 +324,7 @@ class _Tagged(Arguments):
         return f"({' | '.join(ways)}) {literal(chr(10))}"
 
     def _spelled(self, value: Any, values: Sequence[Any], kinds: set[str]) -> list[str]:
-        """Return how a value of some may be written: so that it is read as one of them."""
+        """Return the texts that stand for ``value``: those which are read as one of ``values``."""
         plain = json.dumps(value, ensure_ascii=False)
         texts = [value] if isinstance(value, str) else [plain, _SPELLED.get(plain, plain)]
         read = {text: text if kinds == {"string"} else json.loads(_json_of(text, kinds)) for text in texts}

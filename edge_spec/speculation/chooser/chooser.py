@@ -84,7 +84,7 @@ class Chooser(Drafter):
 
     @property
     def prices(self) -> Prices:
-        """What rounds cost in which this text is alone."""
+        """What rounds cost while no other text is written."""
         return self._known.alone.prices
 
     # --- a reply

@@ -239,7 +239,7 @@ class Decider:
                     ends.append(value)
                     n += sum(other >= value for other in values)
             ends.sort(reverse=True)
-            # Whether those go on that are likeliest.
+            # Further levels may pay for the likeliest ends alone, so every number of them is tried.
             return any(
                 self._is_worth_more(model, sum(ends[:n_ends]), n, depth + 1, n_ends)
                 for n_ends in range(1, len(ends) + 1)
