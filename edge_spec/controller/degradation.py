@@ -117,6 +117,7 @@ class Degradation(MemoryGuard):
         """Apply a candidate, with a notice to the replies if words may differ; return whether it worked."""
         models = self._models
         before, n_past = models.target.pool, models.target.n_past
+        n_written = models.prefix_cache.n_past
         profile, identity = before.profile.name, before.capabilities.identity
         lossless = self._is_lossless(candidate)
         try:
@@ -132,7 +133,7 @@ class Degradation(MemoryGuard):
             return False
         after = models.target.pool
         # Cells that could not be restored are read again, in other widths than before.
-        lossless = lossless and models.target.n_past >= n_past
+        lossless = lossless and models.prefix_cache.n_past >= n_written
         for reply in replies:
             self._known[reply.owner] = after.profile.name
         if replies and not lossless:

@@ -156,6 +156,11 @@ class PrefixCache:
         with self._lock:
             return sum(caches.n_bytes for _, caches in self._in_memory())
 
+    @property
+    def n_past(self) -> int:
+        """How many tokens of the texts that are being written are committed."""
+        return sum(slot.model.n_past for slot in self._written)
+
     def __contains__(self, owner: object) -> bool:
         return owner in self._idle or owner in self._copies
 
