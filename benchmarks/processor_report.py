@@ -44,7 +44,7 @@ from edge_spec.cli.prompts import read_prompts
 from edge_spec.engines.onnx.kernels import features
 from edge_spec.evaluation.bench import bench
 from edge_spec.memory.device import cores
-from edge_spec.memory.hardware import processor
+from edge_spec.memory.hardware import describe
 from edge_spec.models import ModelFile, inspect, resolve
 from edge_spec.speculation.tree import Tree
 
@@ -191,7 +191,7 @@ def main() -> int:
             return 1
         each = json.loads(done.stdout.splitlines()[-1])
         found[f"{each['variant']}, forced" if without else each["variant"]] = each
-    print(f"{processor()}, {options.threads} threads, edge-spec {edge_spec.__version__}\n")
+    print(f"{describe().processor}, {options.threads} threads, edge-spec {edge_spec.__version__}\n")
     print("\n".join(tables(found, options.model)))
     return 0
 
