@@ -1,4 +1,4 @@
-"""What this processor reaches: rows, prompts, drafts and several answers, as tables in Markdown to send in.
+"""Measure what this processor reaches with rows, prompts, drafts and several answers; print tables in Markdown.
 
     python benchmarks/processor_report.py [--model smollm2] [--shape llama-1.1b --shapes FOLDER] [--without LIST ...]
 

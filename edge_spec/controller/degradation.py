@@ -116,14 +116,13 @@ class Degradation(MemoryGuard):
     def _apply(self, candidate: Candidate, replies: Sequence[GuardedReply], sentence: str) -> bool:
         """Apply a candidate, with a notice to the replies if words may differ; return whether it worked."""
         models = self._models
-        before, n_past = models.target.pool, models.target.n_past
-        n_written = models.prefix_cache.n_past
+        before, n_past = models.target.pool, models.prefix_cache.n_past
         profile, identity = before.profile.name, before.capabilities.identity
         lossless = self._is_lossless(candidate)
         try:
             models.apply(candidate)
         except FAILURES:
-            if not models.is_lost and models.target.n_past < n_past:
+            if not models.is_lost and models.prefix_cache.n_past < n_past:
                 _tell(
                     replies,
                     "memory is scarce: the text is read again, which may change a word where two are almost equally "
@@ -133,7 +132,7 @@ class Degradation(MemoryGuard):
             return False
         after = models.target.pool
         # Cells that could not be restored are read again, in other widths than before.
-        lossless = lossless and models.prefix_cache.n_past >= n_written
+        lossless = lossless and models.prefix_cache.n_past >= n_past
         for reply in replies:
             self._known[reply.owner] = after.profile.name
         if replies and not lossless:

@@ -135,7 +135,7 @@ class PrefixCache:
         self._idle: WeakKeyDictionary[object, Slot] = WeakKeyDictionary()
         # Copies by owner, the latest at the end.
         self._copies: WeakKeyDictionary[object, SuspendedCaches | CachesOnDisk] = WeakKeyDictionary()
-        # Held here, since nobody else refers to them.
+        # The only references to these owners.
         self._prompts = dict[CachedPrompt, None]()
         # Of slots without an owner, for which group of replies they were written.
         self._groups: WeakKeyDictionary[Slot, ref[object]] = WeakKeyDictionary()
@@ -158,7 +158,7 @@ class PrefixCache:
 
     @property
     def n_past(self) -> int:
-        """How many tokens of the texts that are being written are committed."""
+        """Number of committed tokens of the texts that are being written."""
         return sum(slot.model.n_past for slot in self._written)
 
     def __contains__(self, owner: object) -> bool:
@@ -473,7 +473,7 @@ class PrefixCache:
                 for each in slot.drafter.followed.values():
                     wanted.setdefault(each.model.pool, []).append((each.model, n))
         for pool, paths in wanted.items():
-            # Where there are more paths than the pool knows at a time nobody drafts.
+            # With more paths than the pool holds at a time, nothing is drafted.
             if len(paths) > pool.max_paths or _n_lacking(pool, paths) <= 0:
                 continue
             for owner, idle in self._unwritten():

@@ -45,11 +45,6 @@ class Target:
         return sum(pool.text_bytes for pool in (self.pool, *self.draft_pools))
 
     @property
-    def n_past(self) -> int:
-        """How many tokens of all texts are committed."""
-        return sum(slot.model.n_past for slot in self.slots)
-
-    @property
     def most_texts(self) -> int:
         """How many texts one decode can advance; 1 where rows of several would not be those of a single text."""
         capabilities = self.pool.capabilities

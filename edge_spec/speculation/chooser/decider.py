@@ -28,8 +28,7 @@ _ENOUGH_ROUNDS = 8
 """Rounds after which a model is judged by what it has brought, and not by the chance of its tokens."""
 
 _WEIGHING_SHARE, _LONGEST_REST = 0.0025, 128
-"""Share of the time that weighing who should draft may take where nobody should, and the most rounds until it is done
-again."""
+"""Where no draft pays: the most of the time that looking for one may take, and the most rounds until the next look."""
 
 _LEARNING_SHARE, _LONGEST_PASS = 0.01, 8
 """Share of the time that learning from rounds in which only tables drafted may take, and how many of them it learns

@@ -1,4 +1,4 @@
-"""What Python and C have to agree on: numbers, and the table of kinds of weights, which both read from one file."""
+"""Read the numbers and the table of kinds of weights that Python and C share, from the header that C compiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = {name: int(value) for name, value in re.findall(r"ER_(\w+) = (\d+),", 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedKind:
-    """How weights of a kind are packed: a row of the table.
+    """The packing of a kind of weights: a row of the table.
 
     Attributes:
         is_float: whether they are floats, which only change places.

@@ -29,7 +29,7 @@ from edge_spec.engines.onnx.transcription.proto import Graph, Node
 __all__ = ["fuse"]
 
 (_PRODUCT, _ATTEND, _NORM, _NORM_IN_ORDER, _ADD, _MULTIPLY, _SCALE, _SIGMOID, _SILU, _GELU, _RELU, _COPY) = range(12)
-"""What steps do, see ``layer_operator.c``."""
+"""The kinds of steps, see ``layer_operator.c``."""
 
 _SCRATCH, _ROWS, _OUT, _CONSTANT = range(4)
 """Kinds of places."""
@@ -67,18 +67,18 @@ class _View:
 
     @property
     def width(self) -> int:
-        """How many numbers it has."""
+        """Number of its numbers in a row."""
         return self.n * self.n_pieces
 
     @property
     def end(self) -> int:
-        """What comes after its last number."""
+        """Index after its last number."""
         return self.at + (self.n_pieces - 1) * self.apart + self.n
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What a run does with rows.
+    """A step of a run: an operation on rows.
 
     Attributes:
         n: how long a piece is.
@@ -297,7 +297,7 @@ def _attend(fusion: _Fusion, node: Node) -> bool:
 _HEADS = ("n_head", "n_head_kv", "head_dim", "interleaved", "window", "unseen")
 
 _N_READ = 7
-"""What attention reads besides rows."""
+"""Number of arrays that attention reads besides rows."""
 
 
 def _same(fusion: _Fusion, node: Node) -> bool:
