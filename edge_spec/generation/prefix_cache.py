@@ -588,7 +588,12 @@ class PrefixCache:
                     self._saved.append((slot, CachesOnDisk(caches, self._folder)))
 
     def restore_slots(self) -> None:
-        """Restore saved cells in a target with the same numerics; where that fails the text is read again."""
+        """Restore saved cells in a target with the same numerics; where that fails the text is read again.
+
+        Texts that are being written come first: the target has no more cells than planned, and idle texts may have had
+        further ones.
+        """
+        self._saved.sort(key=lambda saved: saved[0] not in self._written)
         while self._saved:
             slot, kept = self._saved.pop(0)
             model = slot.model

@@ -132,3 +132,17 @@ def test_the_oldest_copies_go_where_they_exceed_their_limit() -> None:
         if number == 0:
             cache.limit_bytes = cache.n_bytes * 2
     assert [owner in cache for owner in owners] == [False, True, True]
+
+
+def test_texts_that_are_written_are_restored_before_others_in_a_target_that_opens_again() -> None:
+    """It has no more cells than planned, which idle texts may have exceeded."""
+    cache = new_cache(n_cells=200)
+    prompts = [[token, *LONG] for token in range(4)]
+    for prompt in prompts[:-1]:
+        kept(cache, CachedPrompt(), prompt, beside=())
+    written, _ = begun(cache, CachedPrompt(), prompts[-1], beside=())
+    assert cache.pool.n_cells > 200
+    cache.save_slots(200)
+    cache.target.change_pool(new_cache(n_cells=200).pool)
+    cache.restore_slots()
+    assert written.model.n_past == cache.n_past == len(LONG)
