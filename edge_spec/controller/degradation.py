@@ -122,7 +122,7 @@ class Degradation(MemoryGuard):
         try:
             models.apply(candidate)
         except FAILURES:
-            if not models.is_lost and models.prefix_cache.n_past < n_past:
+            if not models.is_lost and self._is_read_otherwise(n_past):
                 _tell(
                     replies,
                     "memory is scarce: the text is read again, which may change a word where two are almost equally "
@@ -131,8 +131,7 @@ class Degradation(MemoryGuard):
                 )
             return False
         after = models.target.pool
-        # Cells that could not be restored are read again, in other widths than before.
-        lossless = lossless and models.prefix_cache.n_past >= n_past
+        lossless = lossless and not self._is_read_otherwise(n_past)
         for reply in replies:
             self._known[reply.owner] = after.profile.name
         if replies and not lossless:
@@ -143,6 +142,13 @@ class Degradation(MemoryGuard):
                 sentence += f", its identity {after.capabilities.identity}"
             _tell(replies, sentence, departs=True)
         return True
+
+    def _is_read_otherwise(self, n_past: int) -> bool:
+        """Return whether cells of a text that is written, of which ``n_past`` were read, could not be restored, and
+        reading them again may give other bits.
+        """
+        prefix_cache = self._models.prefix_cache
+        return prefix_cache.n_past < n_past and prefix_cache.pool.capabilities.reuse_step != 1
 
     def _is_lossless(self, candidate: Candidate) -> bool:
         """Return whether applying a candidate leaves the text as it is, bit for bit."""
