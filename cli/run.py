@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from time import perf_counter
 from typing import Any
 
@@ -39,6 +40,12 @@ _CONTINUES = (
 @reply_options()
 @option(
     "Replies", "--answers", type=Count(), metavar="N", help="Write N answers, each another draw with the same seed."
+)
+@option(
+    "Replies",
+    "--thoughts",
+    type=click.Choice(("show", "hide")),
+    help="What to do with a model's thoughts. [default: show on a terminal, else hide]",
 )
 @option("Replies", "--json", "as_json", is_flag=True, help="Print a JSON object per answer instead of text.")
 @option("Replies", "--stats", is_flag=True, help="Report speed and accepted drafts on standard error.")
@@ -105,8 +112,8 @@ def _write(model: TextModel, reply: Reply, values: dict[str, Any], *, has_gramma
         reply.read()
         print_json(_report(model, reply, asked=values["speculation"]))
     else:
-        _print(reply)
-    print_notes(_remarks(reply, has_grammar=has_grammar))
+        _print(reply, shows_thoughts=_shows_thoughts(values))
+    print_notes(_remarks(reply, has_grammar=has_grammar, hides=not _shows_thoughts(values)))
     if values["stats"]:
         print_summary(model, reply)
 
@@ -124,8 +131,10 @@ def _write_several(model: TextModel, replies: Replies, values: dict[str, Any], *
                 attempt = {"answer": n_printed, "attempt": answer.settings.attempt}
                 print_json(attempt | _report(model, answer, asked=values["speculation"]))
             elif answer.error is None:
-                write_text(f"--- answer {n_printed} of {len(replies)} ---\n{answer.text.rstrip()}\n")
-            print_notes(_remarks(answer, has_grammar=has_grammar), about=f"answer {n_printed}: ")
+                text = answer.text if _shows_thoughts(values) else answer.answer
+                write_text(f"--- answer {n_printed} of {len(replies)} ---\n{text.rstrip()}\n")
+            remarks = _remarks(answer, has_grammar=has_grammar, hides=not _shows_thoughts(values))
+            print_notes(remarks, about=f"answer {n_printed}: ")
 
     for _ in replies:
         print_complete()
@@ -153,17 +162,28 @@ def _generate(model: TextModel, prompt: str, values: dict[str, Any], options: di
     return written
 
 
-def _print(reply: Reply) -> None:
+def _shows_thoughts(values: dict[str, Any]) -> bool:
+    """Return whether thoughts are printed. A text that is continued as it is has none that could be left out."""
+    if values["thoughts"] is not None:
+        return bool(values["thoughts"] == "show")
+    return values["raw"] or values["as_json"] or sys.stdout.isatty()
+
+
+def _print(reply: Reply, *, shows_thoughts: bool) -> None:
     """Stream the text; it ends with a newline, as text files do."""
     last = ""
-    for last in reply:
-        write_text(last)
+    for piece in reply if shows_thoughts else (text for is_thought, text in reply.parts() if not is_thought):
+        write_text(piece)
+        last = piece or last
     if not last.endswith("\n"):
         write_text("\n")
 
 
-def _remarks(reply: Reply, *, has_grammar: bool) -> tuple[str, ...]:
+def _remarks(reply: Reply, *, has_grammar: bool, hides: bool) -> tuple[str, ...]:
     """Return notes about a reply that its text does not show."""
+    if hides and reply.is_all_thought:
+        cut = "; a higher -n may bring the answer" if reply.finish_reason == "length" else ""
+        return (f"all of the reply is thought, which is not printed{cut}; see it with --thoughts show",)
     if has_grammar and reply.finish_reason == "length":
         return ("the reply was cut off at -n, before its grammar was complete",)
     if not reply.text and reply.finish_reason in ("eos", "stop"):
@@ -175,6 +195,8 @@ def _report(model: TextModel, reply: Reply, *, asked: str) -> dict[str, Any]:
     statistics = reply.statistics
     return {
         "text": reply.text,
+        "answer": reply.answer,
+        "thought": reply.message.get("reasoning_content", ""),
         "token_ids": reply.token_ids,
         "prompt_tokens": len(reply.prompt),
         "finish_reason": reply.finish_reason,

@@ -19,6 +19,7 @@ from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest, RequestBuilder
 from edge_spec.generation.scheduler import Scheduler
 from edge_spec.generation.sequence import Recorder
+from edge_spec.generation.thinking import Think, template_options_of, think_of
 from edge_spec.generation.tools.chat_prompts import prompt_tokens
 from edge_spec.generation.tools.functions import callable_functions
 from edge_spec.model_info import ModelInfo
@@ -139,6 +140,7 @@ class TextModel(Closing):
         raw: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_options: Mapping[str, Any] = MappingProxyType({}),
+        think: Think = None,
         answer: bool = True,
         continues: bool = False,
         must_fit: bool = False,
@@ -147,6 +149,7 @@ class TextModel(Closing):
 
         Args:
             template_options: further names for the chat template, such as ``enable_thinking``.
+            think: whether the model is to think, or how much: True, False or a level such as ``low``.
             answer: end with what comes before an answer.
             continues: end within the last message instead, after its text.
             must_fit: raise ``PromptTooLong`` if the context has no room for it.
@@ -159,6 +162,7 @@ class TextModel(Closing):
             functions,
             raw=raw,
             options=template_options,
+            think=think_of(think),
             answer=answer,
             continues=continues,
             n_ctx=n_ctx,
@@ -272,9 +276,11 @@ class TextModel(Closing):
         """Raise if a reply of this model cannot have these options.
 
         Raises:
-            SettingsError: a value out of its range, an unknown name, or a grammar that is not valid.
+            SettingsError: a value out of its range, an unknown name, a grammar that is not valid, or a way to think
+                that its chat template does not know.
         """
         asked = ReplyOptions.of(options)
+        template_options_of(self.prompts.chat_template, asked.think)
         self._requests.settings(asked)
         self._requests.constrained(asked, "")
 
@@ -338,7 +344,7 @@ class TextModel(Closing):
 
     def _tokens_of(self, prompt: Prompt, asked: ReplyOptions) -> list[int]:
         shown, _ = callable_functions(asked.tools, asked.tool_choice)
-        return prompt_tokens(self.prompts, prompt, shown, raw=asked.raw)
+        return prompt_tokens(self.prompts, prompt, shown, raw=asked.raw, think=asked.think)
 
     def _request(
         self, tokens: Sequence[int], asked: ReplyOptions, settings: SamplerSettings | None = None, **state: Any

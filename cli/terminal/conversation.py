@@ -100,6 +100,8 @@ class Conversation:
         self._on_answer(reply)
         if reply.finish_reason == "cancelled" and not self.reader.is_interactive:
             raise KeyboardInterrupt
+        if self.display.thoughts == "hide" and reply.is_all_thought:
+            self.display.notice("all of the answer is thought, which is not shown; see it with /set thoughts show")
         if reply.finish_reason in _UNFINISHED:
             self.display.notice(_UNFINISHED[reply.finish_reason])
         elif not reply.text:

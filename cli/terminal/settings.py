@@ -24,6 +24,7 @@ _EXAMPLES = {
     "max_tokens": "200",
     "stop": '"The end"',
     "seed": "7",
+    "think": "off",
     "grammar": 'root ::= "yes" | "no"',
     "json_schema": '{"type": "object"}',
     "temperature": "0.5",

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message
-from edge_spec.chat.tokenization import ConversationTokenizer
+from edge_spec.chat.tokenization import ConversationTokenizer, Told
 from edge_spec.errors import (
     BudgetExceeded,
     Closed,
@@ -27,7 +27,8 @@ from edge_spec.generation.options import ANSWER_OPTIONS, AnswerKeywords
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.sequence import Sequence as TextSequence
 from edge_spec.generation.suspended_caches import SuspendedCaches
-from edge_spec.generation.tools.functions import Tool, callable_functions
+from edge_spec.generation.thinking import think_of
+from edge_spec.generation.tools.functions import callable_functions
 from edge_spec.options import refuse_unknown
 from edge_spec.sampling import Sampler
 from edge_spec.speculation.loop import Slot
@@ -106,7 +107,7 @@ class ChatSession:
         self.set(**{"seed": model.sampler_settings().seed, **options})
         given = [message if isinstance(message, Message) else Message.from_json(message) for message in messages]
         first = [Message(role="system", content=system)] if system is not None else []
-        self._said = self._tokenizer.read([*first, *given], self._shown(self._options))
+        self._said = self._tokenizer.read([*first, *given], self._told(self._options))
 
     def __repr__(self) -> str:
         return f"<ChatSession: {len(self.messages)} messages, {self.n_tokens} tokens>"
@@ -206,7 +207,7 @@ class ChatSession:
             self._require_idle()
             answer = self._conversation.answer
             new = Message(role="assistant", content="", attempt=answer.attempt + 1 if answer else 0)
-            asked = self._tokenizer.asked_again(self._conversation, self._shown({**self._options, **options}))
+            asked = self._tokenizer.asked_again(self._conversation, self._told({**self._options, **options}))
             return self._answer(asked, new, (), options)
 
     def continue_answer(self, **options: Unpack[AnswerKeywords]) -> Reply:
@@ -220,7 +221,7 @@ class ChatSession:
             answer = self._conversation.answer
             if answer is None or answer.is_finished:
                 raise SettingsError("there is no unfinished answer", hint=Sentence("{retry()} writes another one"))
-            asked = self._tokenizer.asked_again(self._conversation, self._shown({**self._options, **options}))
+            asked = self._tokenizer.asked_again(self._conversation, self._told({**self._options, **options}))
             written = self._tokenizer.written(self._conversation, asked.tokens)
             return self._answer(replace(asked, seen_from=self._conversation.seen_from), answer, written, options)
 
@@ -349,20 +350,21 @@ class ChatSession:
             raise UnfinishedReply("an answer of this conversation")
 
     def _start_again(self, messages: Iterable[Message]) -> None:
-        self._conversation = self._tokenizer.read([*messages], self._shown(self._options))
+        self._conversation = self._tokenizer.read([*messages], self._told(self._options))
         self._model.prefix_cache.release(self)
         self.was_read = self.departs = False
         self.moves = ()
 
-    def _shown(self, options: Mapping[str, Any]) -> Sequence[Tool]:
-        """Return the functions to show to the model."""
-        return callable_functions(options.get("tools"), options.get("tool_choice", "auto"))[0]
+    def _told(self, options: Mapping[str, Any]) -> Told:
+        """Return what the model is told besides the messages."""
+        functions, _ = callable_functions(options.get("tools"), options.get("tool_choice", "auto"))
+        return Told(functions, think_of(options.get("think")))
 
     def _ask(self, before: Conversation, text: str | Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Reply:
         asked = [Message(role="user", content=text)] if isinstance(text, str) else _results(before.answer, text)
         if isinstance(text, str) and not text.strip():
             raise PromptError("the message is empty", hint="say something")
-        conversation = self._tokenizer.ask(before, asked, self._shown({**self._options, **options}))
+        conversation = self._tokenizer.ask(before, asked, self._told({**self._options, **options}))
         return self._answer(conversation, Message(role="assistant", content=""), (), options)
 
     def _answer(

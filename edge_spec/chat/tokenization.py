@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_spec.chat.chat_model import ChatModel
 from edge_spec.chat.conversation import Conversation, Message, Turn, asked_together
 from edge_spec.generation.control_names import RenderedText
 from edge_spec.generation.prompts import PromptBuilder
+from edge_spec.generation.thinking import Think
 from edge_spec.generation.tools.chat_prompts import chat_prompt
 from edge_spec.generation.tools.functions import Tool, declared
 from edge_spec.speculation.text import common_prefix
 
-__all__ = ["ConversationTokenizer", "continued"]
+__all__ = ["ConversationTokenizer", "Told", "continued"]
+
+
+class Told(NamedTuple):
+    """What a model is told besides the messages.
+
+    Attributes:
+        functions: that it may call.
+        think: whether it is to think.
+    """
+
+    functions: Sequence[Tool] = ()
+    think: Think = None
+
+
+_NOTHING = Told()
 
 
 class ConversationTokenizer:
@@ -28,14 +44,14 @@ class ConversationTokenizer:
         self._model = model
         self.template_options = dict(template_options)
         # The head of the last conversation, and its number of tokens.
-        self._begins_with: tuple[Message | None, list[dict[str, Any]]] = (None, [])
+        self._begins_with: tuple[Message | None, Told] = (None, _NOTHING)
         self._n_head = 0
 
-    def read(self, messages: Sequence[Message], functions: Sequence[Tool] = ()) -> Conversation:
+    def read(self, messages: Sequence[Message], told: Told = _NOTHING) -> Conversation:
         """Return a conversation of these messages, as if they had been sent one after the other.
 
         Args:
-            functions: that the model is shown.
+            told: what the model is told besides.
 
         Raises:
             PromptError: the template refuses them.
@@ -44,10 +60,10 @@ class ConversationTokenizer:
         for asked in asked_together(messages):
             message = asked[0]
             if message.asks:
-                conversation = self.ask(conversation, asked, functions)
+                conversation = self.ask(conversation, asked, told)
             elif message.role == "assistant" and conversation.turns and message.tool_calls:
-                told = self._render((*conversation.messages, message), functions, answer=False)
-                read, _ = continued(self._model.prompts, conversation.tokens, told)
+                text = self._render((*conversation.messages, message), told, answer=False)
+                read, _ = continued(self._model.prompts, conversation.tokens, text)
                 conversation = conversation.answered(message, read, conversation.window)
             elif message.role == "assistant" and conversation.turns:
                 # Leave out the end that the template would add: the model may continue this answer.
@@ -58,22 +74,22 @@ class ConversationTokenizer:
                 conversation = replace(conversation, messages=(*conversation.messages, message))
         return conversation
 
-    def ask(self, conversation: Conversation, asked: Sequence[Message], functions: Sequence[Tool] = ()) -> Conversation:
+    def ask(self, conversation: Conversation, asked: Sequence[Message], told: Told = _NOTHING) -> Conversation:
         """Return the conversation with a question, or results of calls, up to where the answer begins.
 
         Args:
-            functions: that the model is shown.
+            told: what the model is told besides.
 
         Raises:
             PromptError: the template refuses it.
         """
         messages = (*conversation.messages, *asked)
-        prompts, text = self._model.prompts, self._render(messages, functions, answer=True)
+        prompts, text = self._model.prompts, self._render(messages, told, answer=True)
         tokens, kept = continued(prompts, conversation.tokens, text)
-        head = self._head(conversation.system, functions)
+        head = self._head(conversation.system, told)
         if conversation.turns and (head != conversation.head or kept < head):
-            # With other tools the beginning differs, so turns have other positions.
-            conversation = self.read(conversation.messages, functions)
+            # With other tools, or another way to think, the beginning may differ, so turns have other positions.
+            conversation = self.read(conversation.messages, told)
             tokens, kept = continued(prompts, conversation.tokens, text)
         before = conversation.tokens
         # If an answer was cut short, the template has added its end token, which belongs to the answer's turn.
@@ -87,14 +103,14 @@ class ConversationTokenizer:
         )
         return replace(conversation, messages=messages, tokens=tokens, turns=(*conversation.turns, turn), head=head)
 
-    def asked_again(self, conversation: Conversation, functions: Sequence[Tool] = ()) -> Conversation:
+    def asked_again(self, conversation: Conversation, told: Told = _NOTHING) -> Conversation:
         """Return the conversation as it was after its last question.
 
         Raises:
             SettingsError: there is no question.
         """
         asked = asked_together(conversation.messages[conversation.last_turn.n_messages :])[0]
-        return self.ask(conversation.undone(), asked, functions)
+        return self.ask(conversation.undone(), asked, told)
 
     def written(self, conversation: Conversation, prompt: Sequence[int]) -> tuple[int, ...]:
         """Return the last answer's tokens, which follow ``prompt``: as they were written, or else tokenized again."""
@@ -104,21 +120,19 @@ class ConversationTokenizer:
         prompts = self._model.prompts
         return tuple(prompts.tokenize_answer(conversation.answer.content, prompts.opening(prompt)))
 
-    def _head(self, system: Message | None, functions: Sequence[Tool]) -> int:
+    def _head(self, system: Message | None, told: Told) -> int:
         """Return the number of tokens with which every conversation with this system message begins."""
-        if system is None and not functions:
+        if system is None and told == _NOTHING:
             return 0
-        begins_with = (system, [declared(function) for function in functions])
+        begins_with = (system, told)
         if begins_with != self._begins_with:
-            self._begins_with, self._n_head = begins_with, self._found_head(system, functions)
+            self._begins_with, self._n_head = begins_with, self._found_head(system, told)
         return self._n_head
 
-    def _found_head(self, system: Message | None, functions: Sequence[Tool]) -> int:
+    def _found_head(self, system: Message | None, told: Told) -> int:
         prompts, first = self._model.prompts, (system,) if system is not None else ()
         one, another = (
-            prompts.tokenize_rendered(
-                self._render((*first, Message(role="user", content=text)), functions, answer=False)
-            )
+            prompts.tokenize_rendered(self._render((*first, Message(role="user", content=text)), told, answer=False))
             for text in ("a", "b")
         )
         n = common_prefix(one, another)
@@ -126,14 +140,15 @@ class ConversationTokenizer:
         head = next((place for place in range(n - 1, -1, -1) if prompts.is_control(one[place])), 0)
         return head if head > 1 else n
 
-    def _render(self, messages: Sequence[Message], functions: Sequence[Tool], *, answer: bool) -> RenderedText:
+    def _render(self, messages: Sequence[Message], told: Told, *, answer: bool) -> RenderedText:
         names = {call.id: call.name for message in messages for call in message.tool_calls}
         given = [message.for_template() for message in messages]
         for each in given:
             if "tool_call_id" in each:
                 each["name"] = names.get(each["tool_call_id"], "")
-        tools = [declared(function) for function in functions]
-        text, _ = chat_prompt(self._model.prompts, given, tools, self.template_options, answer=answer)
+        tools = [declared(function) for function in told.functions]
+        options, think = self.template_options, told.think
+        text, _ = chat_prompt(self._model.prompts, given, tools, options, think=think, answer=answer)
         return text
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from edge_spec.errors import SettingsError
 from edge_spec.generation.text_stream import stops_of
+from edge_spec.generation.thinking import Think, think_of
 from edge_spec.generation.tools.functions import callable_functions
 from edge_spec.options import (
     Option,
@@ -63,6 +64,15 @@ class AnswerKeywords(SamplerKeywords, total=False):
         ),
     ]
     parallel_tool_calls: Annotated[bool, python_option("Whether it may call several in one reply.")]
+    think: Annotated[
+        bool | str | None,
+        Option(
+            "Let the model think first, or not: on, off, or a level such as low. What can be told depends on its chat "
+            "template.",
+            shown="what the chat template does",
+            field=None,
+        ),
+    ]
     timeout: Annotated[
         float | None,
         python_option(
@@ -128,6 +138,7 @@ class ReplyOptions:
     tools: Sequence[Mapping[str, Any]] | None = None
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
+    think: Think = None
     timeout: float | None = None
     raw: bool = False
     logprobs: int | None = None
@@ -145,6 +156,7 @@ class ReplyOptions:
             problem = f"is {written(timeout)} and must be a number of seconds above 0"
             raise SettingsError(problem, argument="timeout", hint="leave it out for no limit")
         object.__setattr__(self, "timeout", own_number(self.timeout))
+        object.__setattr__(self, "think", think_of(self.think))
         SamplerSettings(seed=self.seed or 0, attempt=self.attempt, **self.sampling)
         callable_functions(self.tools, self.tool_choice)
         object.__setattr__(self, "stop", stops_of(self.stop))

@@ -55,16 +55,16 @@ class PromptBuilder:
             if not isinstance(prompt, str):
                 raise _no_template()
             return prompt
-        if isinstance(prompt, str) and not prompt.strip():
-            raise PromptError("the prompt is empty", hint="give some text")
         return self.render(self.messages_of(prompt))
 
     def messages_of(self, prompt: Prompt) -> Messages:
         """Return messages; a text is a user's.
 
         Raises:
-            PromptError: it is neither.
+            PromptError: it is neither, or an empty text.
         """
+        if isinstance(prompt, str) and not prompt.strip():
+            raise PromptError("the prompt is empty", hint="give some text")
         messages: Messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
             raise PromptError("a prompt is a text or a list of messages", hint=_MESSAGE)

@@ -186,6 +186,12 @@ class Reply(Readable[str]):
         return self.sequence.parsed[0]["content"] or ""
 
     @property
+    def is_all_thought(self) -> bool:
+        """Whether it has thoughts, and no answer or call so far."""
+        message = self.message
+        return bool(message.get("reasoning_content")) and not (message["content"] or message.get("tool_calls"))
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The functions that it calls, as far as these calls are written. One that was cut off is not among them."""
         return self.sequence.parsed[1]

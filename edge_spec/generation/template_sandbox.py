@@ -24,6 +24,7 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateError
 from jinja2.ext import Extension
 from jinja2.filters import do_round
+from jinja2.meta import find_undeclared_variables
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -31,7 +32,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-__all__ = ["TemplateSandbox"]
+__all__ = ["TemplateSandbox", "names_in"]
 
 _SECONDS = 10.0
 _LONGEST_SOURCE = 1 << 18
@@ -244,8 +245,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         Raises:
             TemplateError and anything else: it is broken, refuses them, or wants too much.
         """
-        if len(source) > _LONGEST_SOURCE:
-            raise TemplateLimit(f"it has more than {_LONGEST_SOURCE >> 10} KiB")
+        _require_short(source)
         return self.template_class.from_code(self, _compiled(source), self.make_globals(None)).render(given)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -331,6 +331,22 @@ _JINJAS = frozenset(("_loop_vars", "_block_vars"))
 """Arguments that Jinja adds to every call."""
 
 _OWN = (Context, nodes.EvalContext, ImmutableSandboxedEnvironment)
+
+
+@lru_cache(maxsize=8)
+def names_in(source: str) -> frozenset[str]:
+    """Return the names that a template looks for, whether it is given them or not.
+
+    Raises:
+        TemplateError and others: it is broken, or too long.
+    """
+    _require_short(source)
+    return frozenset(find_undeclared_variables(TemplateSandbox({}).parse(source)))
+
+
+def _require_short(source: str) -> None:
+    if len(source) > _LONGEST_SOURCE:
+        raise TemplateLimit(f"it has more than {_LONGEST_SOURCE >> 10} KiB")
 
 
 @lru_cache(maxsize=8)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from edge_spec.generation.options import REPLY_OPTIONS
+from edge_spec.generation.thinking import Think
 from edge_spec.generation.tools.answers import MergedMessage
 from edge_spec.generation.tools.calls import whole_calls
 from edge_spec.generation.tools.functions import NAME
@@ -118,7 +119,7 @@ def _write(jobs: JobMaker, body: dict[str, Any]) -> _Response:
         _NAMES,
         tools=tools,
         may_call=may_call,
-        template_options=_template_options(jobs, asked, notices),
+        think=_think(jobs, asked, notices),
         continues=_continues(asked),
         stream=asked.stream,
         notices=notices,
@@ -131,10 +132,10 @@ def _count(jobs: JobMaker, body: dict[str, Any]) -> dict[str, Any]:
     asked = parse(CountFields, body)
     jobs.require_name(asked.model)
     notices: list[str] = []
-    options, continues = _template_options(jobs, asked, notices), _continues(asked)
+    think, continues = _think(jobs, asked, notices), _continues(asked)
     tools, *_ = _tools(asked)
     messages = _messages(asked, notices)
-    tokens = jobs.prompt(messages, _NAMES, tools=tools, template_options=options, continues=continues)
+    tokens = jobs.prompt(messages, _NAMES, tools=tools, think=think, continues=continues)
     return {"input_tokens": len(tokens)}
 
 
@@ -159,22 +160,14 @@ def _tools(asked: CountFields) -> tuple[list[dict[str, Any]], list[dict[str, Any
     return tools, may_call, "required"
 
 
-def _template_options(jobs: JobMaker, asked: CountFields, notices: list[str]) -> dict[str, Any]:
-    """Return what the chat template is told of thinking; add to the notices what it cannot be told."""
-    effort, thinking, options = asked.output_config.effort, asked.thinking, dict[str, Any]()
-    if effort is not None and jobs.template_knows("reasoning_effort"):
-        options["reasoning_effort"] = effort
-    elif effort is not None:
-        notices.append("output_config.effort: this model's template has no switch for it, and it was ignored")
-    if thinking is None or thinking.type == "adaptive":
-        return options
-    if thinking.budget_tokens is not None:
+def _think(jobs: JobMaker, asked: CountFields, notices: list[str]) -> Think:
+    """Return how the model is to think; add to the notices what cannot be told."""
+    effort, thinking = asked.output_config.effort, asked.thinking
+    if thinking is not None and thinking.budget_tokens is not None:
         notices.append("thinking.budget_tokens: thoughts have no limit of their own here, and it was ignored")
-    if jobs.template_knows("enable_thinking"):
-        options["enable_thinking"] = thinking.type == "enabled"
-    else:
-        notices.append("thinking.type: this model's template has no switch for thoughts, and it was ignored")
-    return options
+    is_on = None if thinking is None or thinking.type == "adaptive" else thinking.type == "enabled"
+    think = jobs.think(effort, "output_config.effort", notices) if is_on is not False else None
+    return think if think is not None else jobs.think(is_on, "thinking.type", notices)
 
 
 def _continues(asked: CountFields) -> bool:

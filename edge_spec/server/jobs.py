@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
@@ -17,6 +17,7 @@ from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords
 from edge_spec.generation.replies import Replies
 from edge_spec.generation.reply import Reply
 from edge_spec.generation.request import ReplyRequest
+from edge_spec.generation.thinking import Think, template_options_of, think_of
 from edge_spec.memory import Ledger
 from edge_spec.model import TextModel
 from edge_spec.server.errors import ApiError, Names, api_error, bad_value, in_fields, too_long
@@ -146,9 +147,23 @@ class JobMaker:
                 param="model",
             )
 
-    def template_knows(self, name: str) -> bool:
-        """Return whether the chat template has a switch of this name."""
-        return name in (self.model.prompts.chat_template or "")
+    def think(self, asked: object, field: str, notices: list[str]) -> Think:
+        """Return how the model is to think; add to the notices that its chat template cannot be told so.
+
+        Clients send what they ask of all models, so that is no error.
+
+        Raises:
+            ApiError: it is no way to think.
+        """
+        try:
+            think = think_of(asked)
+        except SettingsError as error:
+            raise bad_value(field, error.problem) from None
+        with suppress(SettingsError):
+            template_options_of(self.model.prompts.chat_template, think)
+            return think
+        notices.append(f"{field}: this model's chat template cannot be told so, and it was ignored")
+        return None
 
     def require_size(self, body: Mapping[str, Any]) -> None:
         """Raise if a request is too large for the context, before anything else is checked.
@@ -187,6 +202,7 @@ class JobMaker:
         tools: Tools = (),
         may_call: Tools | None = None,
         template_options: Mapping[str, Any] = MappingProxyType({}),
+        think: Think = None,
         answer: bool = True,
         continues: bool = False,
         **more: Any,
@@ -198,11 +214,17 @@ class JobMaker:
             names: how the request spells them, and the messages as ``prompt``.
             tools: that the model is shown.
             may_call: those of them that it may call; all if None.
-            template_options, answer, continues: see ``TextModel.prompt_of``.
+            template_options, think, answer, continues: see ``TextModel.prompt_of``.
             more: see ``_job``.
         """
         tokens = self.prompt(
-            messages, names, tools=tools, template_options=template_options, answer=answer, continues=continues
+            messages,
+            names,
+            tools=tools,
+            template_options=template_options,
+            think=think,
+            answer=answer,
+            continues=continues,
         )
         called = tools if may_call is None else may_call
         return self._job([tokens], {**options, "tools": called}, names, **more)

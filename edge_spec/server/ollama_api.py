@@ -135,7 +135,7 @@ def _generate(jobs: JobMaker, body: dict[str, Any]) -> Response | dict[str, Any]
         for name in ("system", "think"):
             if body.get(name) is not None:
                 raise bad_value(name, "a raw prompt is continued as it is; write it into the prompt")
-        del more["template_options"]
+        del more["think"]
         job = jobs.continuation([asked.prompt], options, names, **more)
     else:
         messages = [{"role": "system", "content": asked.system}] if asked.system else []
@@ -166,19 +166,8 @@ def _options(jobs: JobMaker, asked: AskedFields, body: dict[str, Any]) -> tuple[
         options["logprobs"] = asked.top_logprobs
     elif asked.top_logprobs:
         raise bad_value("top_logprobs", "needs logprobs to be true")
-    template_options = _template_options(jobs, asked.think, notices)
-    return options, {"template_options": template_options, "stream": asked.stream, "notices": notices}
-
-
-def _template_options(jobs: JobMaker, think: bool | str | None, notices: list[str]) -> dict[str, Any]:
-    """Return what the chat template is told of thinking; add to the notices what it cannot be told."""
-    name = "reasoning_effort" if isinstance(think, str) else "enable_thinking"
-    if think is None:
-        return {}
-    if not jobs.template_knows(name):
-        notices.append("think: this model's template has no such switch, and it was ignored")
-        return {}
-    return {name: think}
+    think = jobs.think(asked.think, "think", notices)
+    return options, {"think": think, "stream": asked.stream, "notices": notices}
 
 
 def _messages(messages: Sequence[MessageFields]) -> list[dict[str, Any]]:

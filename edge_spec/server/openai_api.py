@@ -186,6 +186,7 @@ class ChatFields(ReplyFields):
         Discriminator(_kind_of_choice),
     ] = "auto"
     parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -227,6 +228,7 @@ def _chat(jobs: JobMaker, body: dict[str, Any]) -> _Response:
     tools = [tool.model_dump() for tool in asked.tools] if asked.tool_choice != "none" else []
     may_call, options["tool_choice"] = _callable(asked, tools)
     options["parallel_tool_calls"] = asked.parallel_tool_calls
+    more = _more(asked, body)
     job = jobs.chat(
         _messages(asked.messages),
         options,
@@ -234,9 +236,10 @@ def _chat(jobs: JobMaker, body: dict[str, Any]) -> _Response:
         tools=tools,
         may_call=may_call,
         template_options=asked.chat_template_kwargs,
+        think=jobs.think(asked.reasoning_effort, "reasoning_effort", more["notices"]),
         answer=asked.add_generation_prompt is not False,
         continues=_continues(asked),
-        **_more(asked, body),
+        **more,
     )
     return _Response(jobs, job, asked, "chat.completion", "chat.completion.chunk", "chatcmpl")
 

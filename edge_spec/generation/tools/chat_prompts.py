@@ -9,6 +9,7 @@ from typing import Any
 from edge_spec.errors import PromptError, PromptTooLong
 from edge_spec.generation.control_names import RenderedText, unused_character
 from edge_spec.generation.prompts import Prompt, PromptBuilder
+from edge_spec.generation.thinking import Think, template_options_of
 from edge_spec.generation.tools.call_messages import in_plain_text, one_call_each, with_thoughts
 from edge_spec.generation.tools.functions import Tool, declared
 from edge_spec.generation.tools.given_messages import template_messages
@@ -24,6 +25,7 @@ def prompt_tokens(
     *,
     raw: bool = False,
     options: Mapping[str, Any] = MappingProxyType({}),
+    think: Think = None,
     answer: bool = True,
     continues: bool = False,
     n_ctx: int | None = None,
@@ -32,18 +34,21 @@ def prompt_tokens(
 
     Args:
         functions: that the model is shown.
-        options, answer, continues: of messages, see ``chat_prompt``.
+        options, think, answer, continues: of messages, see ``chat_prompt``.
         n_ctx: the context that it has to fit; None if it need not. Tokenizing megabytes takes long.
 
     Raises:
-        PromptError: it is neither, or the chat template is missing or refuses it, or it does not fit.
+        PromptError: it is neither, or the chat template is missing or refuses it, or it does not fit. SettingsError:
+            the template cannot be told to ``think`` so, or is not used.
     """
-    if raw or prompts.chat_template is None or (isinstance(prompt, str) and not functions):
+    if raw or prompts.chat_template is None:
+        # What has no template cannot be told anything.
+        template_options_of(None, think)
         text: str = prompts.text_of(prompt, raw=raw)
     else:
         messages = template_messages(prompts.messages_of(prompt))
         shown = [declared(function) for function in functions]
-        text, _ = chat_prompt(prompts, messages, shown, options, answer=answer, continues=continues)
+        text, _ = chat_prompt(prompts, messages, shown, options, think=think, answer=answer, continues=continues)
     if n_ctx is not None and len(text) > n_ctx and (least := prompts.least_tokens(text)) >= n_ctx:
         raise PromptTooLong(n_prompt=least, n_ctx=n_ctx, is_least=True)
     tokens = prompts.tokenize(text)
@@ -58,6 +63,7 @@ def chat_prompt(
     tools: Sequence[dict[str, Any]],
     options: Mapping[str, Any],
     *,
+    think: Think = None,
     answer: bool = True,
     continues: bool = False,
 ) -> tuple[RenderedText, CallSyntax]:
@@ -65,13 +71,15 @@ def chat_prompt(
 
     Args:
         options: further names for the template, such as ``enable_thinking``.
+        think: whether the model is to think, see ``template_options_of``; ``options`` come before it.
         answer: end with what comes before an answer.
         continues: end within the last message instead, after its text.
 
     Raises:
-        PromptError: the template refuses the messages.
+        PromptError: the template refuses the messages. SettingsError: it cannot be told to ``think`` so.
     """
     template = prompts.chat_template or ""
+    options = {**template_options_of(prompts.chat_template, think), **options}
     end = unused_character([messages, tools, options], template) if continues else ""
     if end:
         messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + end}]
