@@ -195,8 +195,8 @@ def _report(model: TextModel, reply: Reply, *, asked: str) -> dict[str, Any]:
     statistics = reply.statistics
     return {
         "text": reply.text,
-        "answer": reply.answer,
-        "thought": reply.message.get("reasoning_content", ""),
+        "content": reply.answer,
+        "reasoning_content": reply.message.get("reasoning_content", ""),
         "token_ids": reply.token_ids,
         "prompt_tokens": len(reply.prompt),
         "finish_reason": reply.finish_reason,

@@ -145,7 +145,7 @@ def test_run_prints_the_answer_apart_from_the_thought(run: Callable[..., tuple[s
     assert run(*asked)[0] == "It rains.\n"
     assert run(*asked, "--thoughts", "show")[0].strip().endswith("Hm.</think>It rains.")
     told: dict[str, Any] = json.loads(run(*asked, "--json")[0])
-    assert (told["answer"], told["thought"]) == ("It rains.", "Hm.")
+    assert (told["content"], told["reasoning_content"]) == ("It rains.", "Hm.")
     assert "It rains.\n" in run(*asked, "--answers", "2")[0] and "Hm." not in run(*asked, "--answers", "2")[0]
     out, err = run(*asked, "-n", "8")
     assert (out, "all of the reply is thought" in err and "--thoughts show" in err) == ("\n", True)

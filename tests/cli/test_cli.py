@@ -75,6 +75,8 @@ def test_json_is_one_object_with_the_documented_keys(report: Callable[..., dict[
     found = report("-p", PROMPT)
     assert set(found) == {
         "text",
+        "content",
+        "reasoning_content",
         "token_ids",
         "prompt_tokens",
         "finish_reason",
