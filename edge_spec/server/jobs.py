@@ -132,20 +132,6 @@ class JobMaker:
         self.started = int(time.time())
         self._ledger = ledger
 
-    def require_name(self, name: str | None) -> None:
-        """Raise if a request names another model.
-
-        Raises:
-            ApiError: 404.
-        """
-        if name not in (None, self.settings.name):
-            raise ApiError(
-                404,
-                f"The model {name!r} does not exist; this server has {self.settings.name!r}",
-                code="model_not_found",
-                param="model",
-            )
-
     def template_knows(self, name: str) -> bool:
         """Return whether the chat template has a switch of this name."""
         return name in (self.model.prompts.chat_template or "")
