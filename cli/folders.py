@@ -62,8 +62,10 @@ def own_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return [each.name for each in own_models(_folder_of(ctx)) if each.name.startswith(incomplete)]
 
 
-def model_argument(metavar: str | None = None) -> Callable[[Command], Command]:
-    """The optional argument MODEL; ``load`` has the default."""
+def model_argument(metavar: str | None = None, *, several: bool = False) -> Callable[[Command], Command]:
+    """The optional argument MODEL; ``load`` has the default. ``several`` of them are the argument ``models``."""
+    if several:
+        return click.argument("models", type=ModelName(), nargs=-1, metavar=metavar)
     return click.argument("model", type=ModelName(), required=False, metavar=metavar)
 
 

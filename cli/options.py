@@ -26,6 +26,7 @@ __all__ = [
     "max_tokens_option",
     "memory_option",
     "model_options",
+    "models_options",
     "running_option",
     "speculation_option",
     "threads_option",
@@ -79,6 +80,15 @@ def _option(name: str, **more: Any) -> Callable[[Command], Command]:
 
 def model_options(command: Command) -> Command:
     """MODEL and how to run it."""
+    return _model_options(command, model_argument())
+
+
+def models_options(command: Command) -> Command:
+    """Any number of MODELs, as ``models``, and how to run them."""
+    return _model_options(command, model_argument("[MODEL]...", several=True))
+
+
+def _model_options(command: Command, argument: Callable[[Any], Any]) -> Command:
     named, engine = ModelName(), click.Choice([AUTO, *sorted(engine_names())])
     those = titles_with("n_threads_batch", 2)
     batch = f"Threads of {those} for reading prompts and verifying drafts."
@@ -113,7 +123,7 @@ def model_options(command: Command) -> Command:
     }
     """Options that are typed in another form than the argument."""
     without = ("speculation", "min_n_ctx", "kv_v", "cache_dir")
-    options: list[Callable[[Any], Any]] = [model_argument()]
+    options: list[Callable[[Any], Any]] = [argument]
     for name, each in LOAD_OPTIONS.items():
         if each.flag is not None and name not in without:
             options.append(own.get(name) or _option(name, **forms.get(name, {})))

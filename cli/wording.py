@@ -12,7 +12,7 @@ from edge_spec.errors import Arguments, EdgeSpecError, spelled
 
 __all__ = ["described", "in_options", "option_of", "sampling_in_words"]
 
-_OTHERS = {"n": "--answers", "timeout_s": "--timeout", "max_body_bytes": "--max-body"}
+_OTHERS = {"n": "--answers", "timeout_s": "--timeout", "max_body_bytes": "--max-body", "idle_s": "--keep-alive"}
 """Options of single verbs whose names differ from their arguments."""
 
 _COMMANDS = {

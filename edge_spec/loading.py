@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
@@ -28,14 +28,24 @@ from edge_spec.generation.reader import in_a_thread
 from edge_spec.library.stores import locate, name_of
 from edge_spec.memory import usage
 from edge_spec.memory.budget import Budget, budget_of
-from edge_spec.memory.ledger import loaded
+from edge_spec.memory.ledger import Ledger, loaded
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import ModelFile, inspect, resolve, resolve_family
 from edge_spec.options import documented
 from edge_spec.speculation.modes import MODES, Mode
 
-__all__ = ["AwaitedModel", "aload", "load", "plan", "plan_files", "possible_modes"]
+__all__ = [
+    "AwaitedModel",
+    "PreparedModel",
+    "aload",
+    "load",
+    "plan",
+    "plan_files",
+    "possible_modes",
+    "prepare",
+    "process_budget",
+]
 
 
 @documented(LOAD_OPTIONS)
@@ -53,7 +63,76 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
         BudgetExceeded: it does not fit the memory. DiskFull: a transcription does not fit the disk.
         SettingsError: an option is out of range or contradicts another.
     """
-    asked = _located(model, options)
+    prepared, openers = prepare(_located(model, options))
+    return prepared.open(openers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedModel:
+    """A model that is planned and can be opened, again and again in the same numerics profile.
+
+    Attributes:
+        name: what the model is called.
+        plan: how it is to run.
+        is_limit: whether the plan's budget is a limit while it runs.
+    """
+
+    name: str
+    plan: Plan
+    is_limit: bool
+    request: Request
+    asked: LoadOptions
+    stamps: Mapping[Path, tuple[int, int]]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its files are those that were planned."""
+        try:
+            return _stamps(self.request) == self.stamps
+        except OSError:
+            return False
+
+    def openers(self, asked: LoadOptions | None = None) -> dict[Engine, Opener]:
+        """Return what opens its models, by engine."""
+        return _openers(self.request, asked or self.asked)
+
+    def open(
+        self,
+        openers: Mapping[Engine, Opener],
+        *,
+        within: Ledger | None = None,
+        watch: PressureWatch | None = None,
+    ) -> TextModel:
+        """Open the planned models, or none.
+
+        Args:
+            openers: open the models, by engine; closed with them.
+            within: the ledger of a budget that several models share.
+            watch: tells when memory gets scarce; the one that was asked for if None.
+
+        Raises:
+            What ``load`` raises.
+        """
+        watch = watch or self.asked.watch or system_watch(self.plan.budget_bytes if self.is_limit else None)
+        ledger = self.plan.ledger(self.name, within=within)
+        try:
+            model = _opened(self.request, self.plan, openers, self.asked.folder, watch, ledger, name=self.name)
+        except BaseException:
+            ledger.retire()
+            raise
+        ledger.kept_bytes = 0
+        return model
+
+
+def prepare(asked: LoadOptions, budget: Budget | None = None) -> tuple[PreparedModel, dict[Engine, Opener]]:
+    """Return a model that is planned, and what opens it.
+
+    Args:
+        budget: of the process without any model; found out if None.
+
+    Raises:
+        What ``load`` raises.
+    """
     request = _request_of(asked, cache(inspect))
     with require_sound(request.readers, cache_dir=asked.folder):
         for each in request.in_question:
@@ -61,13 +140,30 @@ def load(model: StrPath | None = None, **options: Unpack[LoadKeywords]) -> TextM
             # So those of a verbose load come first, and those that are loaded show as much as this load asks for.
             if each.is_loaded or asked.verbose:
                 each.load_library(verbose=asked.verbose)
-    openers = {
+    openers = _openers(request, asked)
+    planned, used = _planned(request, asked, openers, budget)
+    prepared = PreparedModel(
+        name=name_of(asked.model),
+        plan=planned,
+        is_limit=used.is_limit,
+        request=request,
+        asked=asked,
+        stamps=_stamps(request),
+    )
+    return prepared, openers
+
+
+def _stamps(request: Request) -> dict[Path, tuple[int, int]]:
+    """Return what tells whether files have changed: their sizes and times."""
+    found = {path: path.stat() for file in request.files.values() for path in file.parts}
+    return {path: (each.st_size, each.st_mtime_ns) for path, each in found.items()}
+
+
+def _openers(request: Request, asked: LoadOptions) -> dict[Engine, Opener]:
+    return {
         each: each.opener(cache_dir=asked.folder, on_wait=asked.on_wait, on_progress=asked.on_progress)
         for each in request.in_question
     }
-    planned, budget = _planned(request, asked, openers)
-    watch = asked.watch or system_watch(budget.limit_bytes)
-    return _opened(request, planned, openers, asked.folder, watch, name=name_of(asked.model))
 
 
 def _request_of(asked: LoadOptions, read_file: ReadFile) -> Request:
@@ -80,26 +176,39 @@ def _request_of(asked: LoadOptions, read_file: ReadFile) -> Request:
     return request.in_types_of(saved_profile(asked.session))
 
 
-def _planned(request: Request, asked: LoadOptions, openers: Mapping[Engine, Opener]) -> tuple[Plan, Budget]:
+def _planned(
+    request: Request, asked: LoadOptions, openers: Mapping[Engine, Opener], given: Budget | None
+) -> tuple[Plan, Budget]:
     """Return the plan and its budget, after loading only the libraries that the plan uses.
 
-    Where they take more than was counted for them, as in other versions, they count as measured.
+    Where they take more than was counted for them, as in other versions, they count as measured, unless the budget is
+    ``given``: then the plan has to be the same at any time.
     """
     while True:
-        budget = _with_libraries(budget_of(asked.memory_bytes))
+        budget = given or process_budget(asked.memory_bytes)
         with Estimators() as estimators:
             planned = make_plan(request, budget, openers, estimators)
         used = dict.fromkeys(planned.chosen.engines.values())
         new = [each for each in used if each.name not in budget.libraries]
-        if _loaded() - budget.libraries - {each.name for each in new}:
+        if given is None and _loaded() - budget.libraries - {each.name for each in new}:
             # Estimating has loaded another library, which counts from now on.
             continue
         # Do not count garbage of planning as the models'.
         before = usage().resident_bytes
         for each in new:
             each.load_library(verbose=asked.verbose)
-        if not new or usage().resident_bytes - before <= sum(each.library_bytes for each in new):
+        grown = usage().resident_bytes - before
+        if given is not None or not new or grown <= sum(each.library_bytes for each in new):
             return planned, budget
+
+
+def process_budget(memory_bytes: int | None) -> Budget:
+    """Return the budget of this process, with the engines whose libraries it holds; see ``budget_of``.
+
+    Raises:
+        OutOfMemory: it is more than this computer could ever give.
+    """
+    return _with_libraries(budget_of(memory_bytes))
 
 
 def _with_libraries(budget: Budget) -> Budget:
@@ -242,7 +351,7 @@ def plan_files(
 
 def _budget_of(asked: LoadOptions, held_bytes: int | None) -> Budget:
     """Return the budget for a process that holds ``held_bytes`` without engines' libraries; this process if None."""
-    budget = _with_libraries(budget_of(None))
+    budget = process_budget(None)
     if held_bytes is not None:
         # Free memory counts for that process as well.
         free_bytes = budget.budget_bytes - budget.held_bytes
@@ -290,6 +399,7 @@ def _opened(
     openers: Mapping[Engine, Opener],
     folder: Path | None,
     watch: PressureWatch,
+    ledger: Ledger,
     *,
     name: str,
 ) -> TextModel:
@@ -299,11 +409,12 @@ def _opened(
         openers: open the models, by engine.
         folder: for what is kept between runs; None for nowhere.
         watch: tells when memory gets scarce.
+        ledger: where everything is claimed.
         name: what the model is called.
     """
     measurements = Measurements(folder, request.files)
     models = OpenModels(
-        request.files, planned.chosen, openers, planned.ledger(name), folder=_on_disk(folder), measurements=measurements
+        request.files, planned.chosen, openers, ledger, folder=_on_disk(folder), measurements=measurements
     )
     try:
         return _text_model(models, request, planned.notes, watch, name)

@@ -12,7 +12,7 @@ from edge_spec.errors import Closed, NoNumbers, PromptError, Sentence, SettingsE
 from edge_spec.generation.closing import Closing
 from edge_spec.generation.context import Context, MemoryGuard
 from edge_spec.generation.options import REPLY_OPTIONS, ReplyKeywords, ReplyOptions, ignore
-from edge_spec.generation.prefix_cache import PrefixCache
+from edge_spec.generation.prefix_cache import TEXTS, PrefixCache
 from edge_spec.generation.prompts import Prompt, PromptBuilder
 from edge_spec.generation.replies import Asked, Replies, attempts
 from edge_spec.generation.reply import Reply
@@ -381,6 +381,11 @@ class TextModel(Closing):
         )
 
     @property
+    def file(self) -> ModelFile | None:
+        """What the file of the target says; None where there is none."""
+        return self._files.get("target")
+
+    @property
     def n_ctx(self) -> int:
         """The most tokens of prompt and reply together."""
         return self._scheduler.target.pool.n_ctx
@@ -487,6 +492,28 @@ class TextModel(Closing):
             return False
         with suppress(Closed), self.worker.pause():
             return self._scheduler.look_after_memory()
+        return False
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes of caches of texts, and of drafters: what ``give_way`` can free."""
+        owners = ("draft", "intermediate", "sessions")
+        return sum(
+            line.predicted_bytes for line in self.ledger if line.owner in owners or (line.owner, line.name) == TEXTS
+        )
+
+    def give_way(self) -> bool:
+        """Free memory for others by one step that changes no text: first caches of texts, then drafters.
+
+        What was dropped returns when there is room again.
+
+        Returns:
+            Whether there was such a step; False while a reply is written.
+        """
+        if self.worker.is_here or not self._scheduler.is_idle:
+            return False
+        with suppress(Closed), self.worker.pause():
+            return self._scheduler.give_way()
         return False
 
     def close(self) -> None:

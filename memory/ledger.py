@@ -60,18 +60,38 @@ class Ledger:
         budget_bytes: what all lines together, and the reserve, may take; None for no limit.
         reserve: the part of the budget that is kept free.
         name: the name of the model that it counts, see ``loaded``; empty to leave it out there.
+        within: the ledger of the whole process, whose budget several models share; this one, with its reserve, is
+            counted there until it is retired.
+        kept_bytes: what is kept for it there, even while it holds less.
+
+    Attributes:
+        budget_bytes, reserve_bytes, kept_bytes: the same; ``kept_bytes`` may be lowered when everything is open.
     """
 
-    def __init__(self, budget_bytes: int | None = None, *, reserve: int = 0, name: str = "") -> None:
+    def __init__(
+        self,
+        budget_bytes: int | None = None,
+        *,
+        reserve: int = 0,
+        name: str = "",
+        within: Ledger | None = None,
+        kept_bytes: int = 0,
+    ) -> None:
         if reserve < 0 or (budget_bytes is not None and budget_bytes < reserve):
             raise ValueError(f"a budget of {budget_bytes} with a reserve of {reserve}")
         self.budget_bytes = budget_bytes
         self.reserve_bytes = reserve
+        self.kept_bytes = kept_bytes
+        self._within = within
+        self._shares = list[Ledger]()
         self._lines: dict[tuple[str, str], Line] = {}
         self._growth: dict[str, int] = {}
         self._gauges: dict[tuple[str, str], Callable[[], int]] = {}
         self._lent: dict[tuple[str, str], Line] = {}
-        self._lock = threading.RLock()
+        # Claims of those who share a budget are made one after the other.
+        self._lock: threading.RLock = within._lock if within is not None else threading.RLock()
+        if within is not None:
+            within._admit(self)
         if name:
             ledgers, lock = _named()
             with lock:
@@ -93,8 +113,14 @@ class Ledger:
 
     @property
     def held_bytes(self) -> int:
-        """The sum of all lines; they are summed nowhere else."""
-        return sum(line.predicted_bytes for line in self)
+        """The sum of all lines, and what those within it take; they are summed nowhere else."""
+        with self._lock:
+            return sum(line.predicted_bytes for line in self) + sum(each.share_bytes for each in self._shares)
+
+    @property
+    def share_bytes(self) -> int:
+        """What it takes of the ledger that it is within."""
+        return max(self.kept_bytes, self.held_bytes + self.reserve_bytes)
 
     @property
     def model_bytes(self) -> int:
@@ -104,9 +130,26 @@ class Ledger:
     @property
     def left_bytes(self) -> int | None:
         """Bytes that can still be claimed; None without a limit."""
-        if self.budget_bytes is None:
-            return None
-        return max(0, self.budget_bytes - self.reserve_bytes - self.held_bytes)
+        with self._lock:
+            own, within = self.budget_bytes, self._within.left_bytes if self._within is not None else None
+            held = self.reserve_bytes + self.held_bytes
+            left = [] if own is None else [max(0, own - held)]
+            if within is not None:
+                left.append(within + max(0, self.kept_bytes - held))
+            return min(left, default=None)
+
+    def _admit(self, share: Ledger) -> None:
+        """Count a ledger within this one.
+
+        Raises:
+            BudgetExceeded: what is kept for it exceeds what is left.
+        """
+        with self._lock:
+            left = self.left_bytes
+            if left is not None and share.share_bytes > left:
+                hint = Sentence("raise {memory}, or ask for less")
+                raise BudgetExceeded("the model", needed_bytes=share.share_bytes, allowed_bytes=left, hint=hint)
+            self._shares.append(share)
 
     def claim(self, owner: str, name: str, n_bytes: int, *, hint: str = "") -> None:
         """Add a line, or add to it, before the memory is allocated.
@@ -204,10 +247,13 @@ class Ledger:
             return sum(self._lines.pop(key).predicted_bytes for key in gone)
 
     def retire(self) -> None:
-        """Remove the model from ``loaded``; its lines can still be read."""
+        """Remove the model from ``loaded``, and from the ledger that it is within; its lines can still be read."""
         ledgers, lock = _named()
         with lock:
             ledgers.pop(self, None)
+        if self._within is not None:
+            with self._lock:
+                self._within._shares = [each for each in self._within._shares if each is not self]
 
     def check_integrity(self) -> None:
         """Check that no line is negative or under a wrong name, and that together they respect the limit.

@@ -74,6 +74,11 @@ class Degradation(MemoryGuard):
         """Check memory while no reply is active; take only steps that do not change the text."""
         self._look(())
 
+    def give_way(self) -> bool:
+        """Free memory for others by one step; see ``MemoryGuard``."""
+        self._patience.stepped_down()
+        return self._reduce(())
+
     @property
     def _profile(self) -> str:
         return self._models.target.pool.profile.name
@@ -92,16 +97,20 @@ class Degradation(MemoryGuard):
         return True
 
     def _step_down(self, replies: Sequence[GuardedReply]) -> bool:
-        moved, self._on_disk = self._models.prefix_cache.to_disk(True), True
-        now = self._models.candidate
-        lower = ((f"memory is scarce: {', '.join(reductions(now, each))}", each) for each in self._lower(replies))
-        if moved or any(self._apply(candidate, replies, sentence) for sentence, candidate in lower):
+        if self._reduce(replies):
             self._patience.stepped_down()
             return True
         # Delay the next search, which would find nothing either.
         self._patience.stepped_down()
         _tell(replies, "memory is scarce: the reply stops here", departs=False)
         return not replies
+
+    def _reduce(self, replies: Sequence[GuardedReply]) -> bool:
+        """Take one step down; return whether there was one."""
+        moved, self._on_disk = self._models.prefix_cache.to_disk(True), True
+        now = self._models.candidate
+        lower = ((f"memory is scarce: {', '.join(reductions(now, each))}", each) for each in self._lower(replies))
+        return moved or any(self._apply(candidate, replies, sentence) for sentence, candidate in lower)
 
     def _step_up(self, better: Candidate | None, replies: Sequence[GuardedReply]) -> None:
         worked = better is None

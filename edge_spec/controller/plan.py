@@ -196,14 +196,29 @@ class Plan:
         """Speed-ups over plain decoding, by stage, that were measured here with an interval that excludes 1."""
         return {stage: gain.speed_up for stage, gain in self.gains.items() if gain.is_sure}
 
-    def ledger(self, name: str = "") -> Ledger:
+    @property
+    def share_bytes(self) -> int:
+        """What the chosen way to run needs of a budget that several models share: without what the process holds with
+        or without models."""
+        own = self.chosen.peak_bytes - self.chosen.base_bytes
+        return own + reserve_bytes(own)
+
+    def ledger(self, name: str = "", *, within: Ledger | None = None) -> Ledger:
         """Return a ledger with the budget, its reserve, and what the process holds besides models and drafters.
 
         Args:
             name: of the model, see ``Ledger``.
+            within: the ledger of a budget that several models share, which has the bytes of the process.
+
+        Raises:
+            BudgetExceeded: less than ``share_bytes`` is left there.
         """
-        ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes), name=name)
-        ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
+        if within is not None:
+            reserve = self.share_bytes - (self.chosen.peak_bytes - self.chosen.base_bytes)
+            ledger = Ledger(reserve=reserve, name=name, within=within, kept_bytes=self.share_bytes)
+        else:
+            ledger = Ledger(self.budget_bytes, reserve=reserve_bytes(self.chosen.peak_bytes), name=name)
+            ledger.claim("process", "interpreter and libraries", self.chosen.base_bytes)
         ledger.claim("process", TOKEN_BYTES, self.chosen.tables[TOKEN_BYTES])
         if self.chosen.reading_bytes:
             ledger.claim("process", "while a prompt is read", self.chosen.reading_bytes)

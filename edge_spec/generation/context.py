@@ -111,3 +111,8 @@ class MemoryGuard:
 
     def between_replies(self) -> None:
         """Called now and then while no reply is written."""
+
+    def give_way(self) -> bool:
+        """Free memory for others by a step that changes no text, while no reply is written; return whether there was
+        one."""
+        return False

@@ -153,6 +153,10 @@ class Scheduler(Workload[TextSequence]):
             self.guard.between_replies()
         return self.is_idle
 
+    def give_way(self) -> bool:
+        """Free memory for other models by one step, see ``MemoryGuard``; return False if replies are being written."""
+        return self.is_idle and self.guard.give_way()
+
     # --- a step
 
     def step(self, waits: Sequence[Wait[TextSequence]]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,7 +26,7 @@ from edge_spec.library.wanted import read_catalogue
 from edge_spec.models.catalogue import MANIFEST, family_names, resolve_family
 from edge_spec.models.split_files import is_gguf, is_later_part
 
-__all__ = ["Found", "all_models", "all_targets", "locate", "name_of", "own_models"]
+__all__ = ["Found", "all_models", "all_targets", "locate", "match", "name_of", "own_models"]
 
 _WEIGHTS = "application/vnd.ollama.image.model"
 _USUAL = ("registry.ollama.ai", "library")
@@ -102,22 +102,15 @@ def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found
     if path is not None:
         return Found(name, path, _OWN)
     others = list(_of_others(environment))
-    short = (each for each in others if each.store == _OLLAMA and each.name == name + _LATEST)
-    found = next((each for each in others if each.name == name), None) or next(short, None)
+    found = _exactly(name, others)
     if found is not None:
         return found
     catalogue = read_catalogue()
     if name in catalogue:
         raise ModelNotFound(f"the model {name} is not on this computer", hint=f"fetch it: edge-spec pull {name}")
     all_here = [*own_models(folder), *others]
-    wanted = name.casefold()
-    meant = {each.path: each for each in all_here if each.name.casefold() == wanted}
-    meant = meant or {each.path: each for each in all_here if wanted in _short_names(each)}
-    if len(meant) == 1:
-        return next(iter(meant.values()))
-    if meant:
-        names = ", ".join(each.name for each in meant.values())
-        raise ModelNotFound(f"{name!r} can mean {len(meant)} models", hint=f"name one of them: {names}")
+    if (found := _meant(name, all_here)) is not None:
+        return found
     here = [*family_names(), *(each.name for each in all_here)]
     near = get_close_matches(name, (*here, *catalogue), 1)
     if near:
@@ -127,6 +120,31 @@ def locate(name: str, own: Path | None, environment: Mapping[str, str]) -> Found
             hint=f"did you mean {near[0]}?{fetch} `edge-spec list` shows what is here; paths work too",
         )
     return None
+
+
+def match(name: str, models: Sequence[Found]) -> Found | None:
+    """Return the one of some models that a name means, as ``locate`` does; None if there is none.
+
+    Raises:
+        ModelNotFound: it can mean several.
+    """
+    return _exactly(name, models) or _meant(name, models)
+
+
+def _exactly(name: str, models: Sequence[Found]) -> Found | None:
+    short = (each for each in models if each.store == _OLLAMA and each.name == name + _LATEST)
+    return next((each for each in models if each.name == name), None) or next(short, None)
+
+
+def _meant(name: str, models: Sequence[Found]) -> Found | None:
+    """Return the model that a name means in other letters, or for short; None if there is none."""
+    wanted = name.casefold()
+    meant = {each.path: each for each in models if each.name.casefold() == wanted}
+    meant = meant or {each.path: each for each in models if wanted in _short_names(each)}
+    if len(meant) > 1:
+        names = ", ".join(each.name for each in meant.values())
+        raise ModelNotFound(f"{name!r} can mean {len(meant)} models", hint=f"name one of them: {names}")
+    return next(iter(meant.values()), None)
 
 
 def all_models(own: Path, environment: Mapping[str, str]) -> Iterator[Found]:

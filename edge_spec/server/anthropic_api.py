@@ -106,7 +106,6 @@ _ARGUMENTS = {
 def _write(jobs: JobMaker, body: dict[str, Any]) -> _Response:
     """Answer messages."""
     asked = parse(AskedFields, body)
-    jobs.require_name(asked.model)
     options = {**options_of(body, _ARGUMENTS), "stop": asked.stop_sequences}
     notices = notices_of(body, [*AskedFields.model_fields, *map(str, _ARGUMENTS)])
     tools, may_call, options["tool_choice"] = _tools(asked)
@@ -130,7 +129,6 @@ def _write(jobs: JobMaker, body: dict[str, Any]) -> _Response:
 def _count(jobs: JobMaker, body: dict[str, Any]) -> dict[str, Any]:
     """Return how many tokens a prompt has."""
     asked = parse(CountFields, body)
-    jobs.require_name(asked.model)
     notices: list[str] = []
     think, continues = _think(jobs, asked, notices), _continues(asked)
     tools, *_ = _tools(asked)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from edge_spec.server.errors import ApiError
 from edge_spec.server.jobs import Job, JobMaker
+from edge_spec.server.models import Models, ServedModel
 from edge_spec.server.writing import Work
 
 __all__ = ["Dialect", "Response", "Writing", "json_of", "sse"]
@@ -42,11 +43,16 @@ class Dialect:
         begins: what they begin with, where other dialects have others.
         writes: by path, what makes a response.
         converts: by path, what makes JSON of the body of a request.
+        describes: by path, what makes JSON of the body of a request about a model, which need not be open.
         tells: by path, what makes JSON of a name in that path, or of nothing.
         error: makes the body of an error response.
         failed: makes the last piece of a stream that fails.
         media_type: that of streams.
-        waiting: what is sent while nothing is written, since proxies may close silent connections.
+        comment: makes what is sent while nothing is written, since proxies may close silent connections, of what is
+            done meanwhile.
+        streams: whether a response is streamed where a request does not say.
+        keep_alive: returns for how many seconds a request wants its model to stay open; None if it does not say.
+        unloaded: returns the response to a request that only wants its model closed; None to any other.
 
     All may raise ``ApiError`` and errors of ``edge_spec.errors``.
     """
@@ -54,11 +60,15 @@ class Dialect:
     begins: str
     writes: Mapping[str, Writing]
     converts: Mapping[str, Callable[[JobMaker, dict[str, Any]], Any]] = field(default_factory=dict)
-    tells: Mapping[str, Callable[[JobMaker, str | None], Any]] = field(default_factory=dict)
+    describes: Mapping[str, Callable[[Models, ServedModel, dict[str, Any]], Any]] = field(default_factory=dict)
+    tells: Mapping[str, Callable[[Models, ServedModel | None], Any]] = field(default_factory=dict)
     error: Callable[[ApiError], dict[str, Any]]
     failed: Callable[[ApiError], bytes]
     media_type: str = "text/event-stream"
-    waiting: bytes = b": waiting\n\n"
+    comment: Callable[[str], bytes] = lambda said: f": {said}\n\n".encode()
+    streams: bool = False
+    keep_alive: Callable[[dict[str, Any]], float | None] = lambda body: None
+    unloaded: Callable[[ServedModel, dict[str, Any]], dict[str, Any] | None] = lambda served, body: None
 
 
 def json_of(value: Any) -> bytes:

@@ -133,20 +133,6 @@ class JobMaker:
         self.started = int(time.time())
         self._ledger = ledger
 
-    def require_name(self, name: str | None) -> None:
-        """Raise if a request names another model.
-
-        Raises:
-            ApiError: 404.
-        """
-        if name not in (None, self.settings.name):
-            raise ApiError(
-                404,
-                f"The model {name!r} does not exist; this server has {self.settings.name!r}",
-                code="model_not_found",
-                param="model",
-            )
-
     def think(self, asked: object, field: str, notices: list[str]) -> Think:
         """Return how the model is to think; add to the notices that its chat template cannot be told so.
 

@@ -40,9 +40,14 @@ class LeavableCalls:
         self._beside: set[Future[Any]] = set()
         self._n_wanted = 0
 
-    async def call(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns. A cancelled task leaves it running, and the next call begins."""
+    async def call(self, work: Callable[[], T], after: Callable[[], object] = lambda: None) -> T:
+        """Return what ``work`` returns. A cancelled task leaves it running, and the next call begins.
+
+        Args:
+            after: called once when ``work`` has ended, in its thread, or will never begin.
+        """
         self._n_wanted += 1
+        has_begun = False
         try:
             async with self._turns:
                 while len(self._beside) >= _MOST_BESIDE:
@@ -50,6 +55,8 @@ class LeavableCalls:
                 outcome: Future[T] = Future()
                 # From here on the call cannot be cancelled, only abandoned.
                 outcome.set_running_or_notify_cancel()
+                outcome.add_done_callback(lambda _: after())
+                has_begun = True
                 thread = threading.Thread(target=_make, args=(work, outcome), name="edge-spec-preparer", daemon=True)
                 thread.start()
                 returned = asyncio.wrap_future(outcome)
@@ -72,6 +79,8 @@ class LeavableCalls:
                 del outcome, returned
         finally:
             self._n_wanted -= 1
+            if not has_begun:
+                after()
 
     def _go_on_beside(self, outcome: Future[Any]) -> None:
         self._beside.add(outcome)

@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from edge_spec.model import TextModel
+from edge_spec.memory import Ledger
+from edge_spec.server.models import Models
 from edge_spec.server.work_queue import WorkQueue
 from edge_spec.speculation.statistics import Statistics
 
@@ -20,9 +21,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Metrics:
     """Counts of requests and tokens since the start, and gauges of memory and queue."""
 
-    def __init__(self, queue: WorkQueue, model: TextModel) -> None:
+    def __init__(self, queue: WorkQueue, models: Models, ledger: Ledger) -> None:
         self._registry = registry = CollectorRegistry()
-        registry.register(_Now(queue, model))
+        registry.register(_Now(queue, models, ledger))
 
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
             return Counter(f"edge_spec_{name}", text, labels, registry=registry)
@@ -53,30 +54,67 @@ class Metrics:
 
 
 class _Now(Collector):
-    """Gauges of the model and of the queue."""
+    """Gauges of the models and of the queue.
 
-    def __init__(self, queue: WorkQueue, model: TextModel) -> None:
+    Args:
+        ledger: of the whole budget.
+    """
+
+    def __init__(self, queue: WorkQueue, models: Models, ledger: Ledger) -> None:
         self._queue = queue
-        self._model = model
-        self._ledger = model.ledger
+        self._models = models
+        self._ledger = ledger
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("edge_spec_requests_waiting", "Requests that wait.", self._queue.n_waiting)
         yield GaugeMetricFamily("edge_spec_requests_writing", "Requests being answered.", self._queue.n_answered)
-        memory = GaugeMetricFamily("edge_spec_memory_bytes", "Memory by owner and use.", labels=("owner", "name"))
-        for line in self._ledger:
-            n_bytes = line.predicted_bytes if line.measured_bytes is None else line.measured_bytes
-            memory.add_metric([line.owner, line.name], n_bytes)
-        yield memory
-        cells = GaugeMetricFamily("edge_spec_cells", "Cells of the KV cache, by state.", labels=("state",))
-        for state, n_cells in self._model.cells.items():
-            cells.add_metric([state], n_cells)
-        yield cells
-        yield CounterMetricFamily("edge_spec_cells_evicted", "Cells evicted for others.", self._model.evicted_cells)
-        yield GaugeMetricFamily("edge_spec_texts", "Replies being written.", self._model.live_texts)
-        rows = CounterMetricFamily("edge_spec_rows", "Rows of the target, by purpose.", labels=("purpose",))
-        for purpose, n_rows in self._model.rows.items():
-            rows.add_metric([purpose], n_rows)
-        yield rows
+        memory = self._gauge("memory_bytes", "Memory by owner and use.", "owner", "name")
+        cells = self._gauge("cells", "Cells of the KV cache, by state.", "state")
+        evicted = self._counter("cells_evicted", "Cells evicted for others.")
+        texts = self._gauge("texts", "Replies being written.")
+        rows = self._counter("rows", "Rows of the target, by purpose.", "purpose")
+        for served in self._models.open:
+            if (model := served.model) is None:
+                continue
+            name = [served.name] if self._models.are_several else []
+            _add_lines(memory, name, model.ledger)
+            for state, n_cells in model.cells.items():
+                cells.add_metric([*name, state], n_cells)
+            evicted.add_metric(name, model.evicted_cells)
+            texts.add_metric(name, model.live_texts)
+            for purpose, n_rows in model.rows.items():
+                rows.add_metric([*name, purpose], n_rows)
+        if self._models.are_several:
+            _add_lines(memory, [""], self._ledger)
+            yield from self._openings()
+        yield from (memory, cells, evicted, texts, rows)
         if self._ledger.budget_bytes is not None:
             yield GaugeMetricFamily("edge_spec_memory_budget_bytes", "The memory budget.", self._ledger.budget_bytes)
+
+    def _openings(self) -> Iterator[Metric]:
+        """Yield what several models take, and how often they were opened and closed."""
+        held = self._gauge("model_bytes", "What an open model takes of the memory budget.")
+        loads = self._counter("model_loads", "How often a model was opened.")
+        for served in self._models.all:
+            loads.add_metric([served.name], served.n_loads)
+            if (model := served.model) is not None:
+                held.add_metric([served.name], model.ledger.share_bytes)
+        closed = CounterMetricFamily("edge_spec_models_closed", "Models closed, by reason.", labels=("reason",))
+        for reason, n in self._models.n_closed.items():
+            closed.add_metric([reason], n)
+        yield from (held, loads, closed)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"edge_spec_{name}", text, labels=self._labels(labels))
+
+    def _counter(self, name: str, text: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"edge_spec_{name}", text, labels=self._labels(labels))
+
+    def _labels(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        return ("model", *labels) if self._models.are_several else labels
+
+
+def _add_lines(memory: GaugeMetricFamily, name: list[str], ledger: Ledger) -> None:
+    for line in ledger:
+        n_bytes = line.predicted_bytes if line.measured_bytes is None else line.measured_bytes
+        memory.add_metric([*name, line.owner, line.name], n_bytes)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from math import isinf
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -16,10 +17,14 @@ from edge_spec.generation.thoughts import marks_of
 from edge_spec.generation.tools.answers import MergedMessage
 from edge_spec.generation.tools.calls import whole_calls
 from edge_spec.generation.tools.functions import NAME
+from edge_spec.models import ModelFile
+from edge_spec.sampling import SamplerSettings
 from edge_spec.server.dialect import Dialect, Response, json_of
 from edge_spec.server.errors import ApiError, Names, bad_value, unsupported
 from edge_spec.server.fields import EACH, Fields, parse
 from edge_spec.server.jobs import Job, JobMaker, options_of
+from edge_spec.server.models import Models, ServedModel
+from edge_spec.server.settings import duration_s
 from edge_spec.server.told import Told, likelihoods
 from edge_spec.server.unknown_fields import notices_of
 from edge_spec.server.writing import CHARACTER_BYTES, Work
@@ -110,7 +115,6 @@ class ModelFields(Fields):
 def _chat(jobs: JobMaker, body: dict[str, Any]) -> Response | dict[str, Any]:
     """Answer messages."""
     began, asked = perf_counter(), parse(ChatFields, body)
-    _require_name(jobs, asked.model)
     if not asked.messages:
         return {**_envelope(jobs), "message": {"role": "assistant", "content": ""}, **_LOADED}
     options, more = _options(jobs, asked, body)
@@ -123,7 +127,6 @@ def _chat(jobs: JobMaker, body: dict[str, Any]) -> Response | dict[str, Any]:
 def _generate(jobs: JobMaker, body: dict[str, Any]) -> Response | dict[str, Any]:
     """Answer a text, or continue it if it is ``raw``."""
     began, asked = perf_counter(), parse(GenerateFields, body)
-    _require_name(jobs, asked.model)
     for name in ("suffix", "template", "context", "images"):
         if body.get(name):
             raise unsupported(name)
@@ -270,7 +273,7 @@ class _Response:
             "done": True,
             "done_reason": "length" if answer.is_cut else "stop",
             "total_duration": _ns(perf_counter() - self._began),
-            # The model was loaded before.
+            # What is measured begins when the model is open.
             "load_duration": 0,
             "prompt_eval_count": len(answer.prompt),
             "prompt_eval_duration": _ns(done.prefill_s),
@@ -284,69 +287,98 @@ def _envelope(jobs: JobMaker) -> dict[str, Any]:
     return {"model": jobs.settings.name, "created_at": _time(datetime.now(UTC))}
 
 
-def _require_name(jobs: JobMaker, name: str | None) -> None:
-    jobs.require_name(name.removesuffix(":latest") if name is not None else None)
+def _tags(models: Models, served: ServedModel | None) -> dict[str, Any]:
+    return {"models": [_described(models, each, file) for each, file in models.listed()]}
 
 
-def _tags(jobs: JobMaker, name: str | None) -> dict[str, Any]:
-    return {"models": [_described(jobs)]}
+def _running(models: Models, served: ServedModel | None) -> dict[str, Any]:
+    return {"models": [_held(models, each) for each in models.open]}
 
 
-def _running(jobs: JobMaker, name: str | None) -> dict[str, Any]:
-    held_bytes = jobs.model.ledger.held_bytes
-    model = {**_described(jobs), "size": held_bytes, "size_vram": 0, "context_length": jobs.model.n_ctx}
-    return {"models": [{**model, "expires_at": _FOREVER}]}
+def _held(models: Models, served: ServedModel) -> dict[str, Any]:
+    model = served.model
+    if model is None:
+        return _described(models, served, models.file(served))
+    return {
+        **_described(models, served, model.file),
+        "size": model.ledger.held_bytes,
+        "size_vram": 0,
+        "context_length": model.n_ctx,
+        "expires_at": _FOREVER if isinf(served.idle_s) else _time(datetime.now(UTC) + timedelta(seconds=served.idle_s)),
+    }
 
 
-def _version(jobs: JobMaker, name: str | None) -> dict[str, Any]:
+def _version(models: Models, served: ServedModel | None) -> dict[str, Any]:
     return {"version": _VERSION}
 
 
-def _described(jobs: JobMaker) -> dict[str, Any]:
-    info, name = jobs.model.info, jobs.settings.name
+def _described(models: Models, served: ServedModel, file: ModelFile | None) -> dict[str, Any]:
+    # Equal ones write equal texts.
+    wrote = served.profile or (file.fingerprint if file is not None else "")
     return {
-        "name": name,
-        "model": name,
-        "modified_at": _time(datetime.fromtimestamp(jobs.started, UTC)),
-        "size": info.weight_bytes,
-        # Equal ones write equal texts.
-        "digest": sha256(info.profile.encode()).hexdigest(),
-        "details": _details(jobs),
+        "name": served.name,
+        "model": served.name,
+        "modified_at": _time(datetime.fromtimestamp(models.started, UTC)),
+        "size": file.weight_bytes if file is not None else 0,
+        "digest": sha256(wrote.encode()).hexdigest(),
+        "details": _details(file),
     }
 
 
-def _details(jobs: JobMaker) -> dict[str, Any]:
-    info = jobs.model.info
-    n, unit = (info.n_params / 1e9, "B") if info.n_params >= 1e9 else (info.n_params / 1e6, "M")
+def _details(file: ModelFile | None) -> dict[str, Any]:
+    n_params, family = (file.n_params, file.architecture) if file is not None else (0, "")
+    n, unit = (n_params / 1e9, "B") if n_params >= 1e9 else (n_params / 1e6, "M")
     return {
         "parent_model": "",
-        "format": info.files["target"].suffix.removeprefix(".") if "target" in info.files else "",
-        "family": info.architecture,
-        "families": [info.architecture],
+        "format": file.path.suffix.removeprefix(".") if file is not None else "",
+        "family": family,
+        "families": [family],
         "parameter_size": f"{n:.1f}{unit}",
-        "quantization_level": info.quantization,
+        "quantization_level": file.quantization if file is not None else "",
     }
 
 
-def _show(jobs: JobMaker, body: dict[str, Any]) -> dict[str, Any]:
-    asked = parse(ModelFields, body)
-    _require_name(jobs, asked.model or asked.name)
-    info, template = jobs.model.info, jobs.model.prompts.chat_template or ""
+def _show(models: Models, served: ServedModel, body: dict[str, Any]) -> dict[str, Any]:
+    parse(ModelFields, body)
+    file = models.file(served)
+    template = (file.chat_template if file is not None else "") or ""
     marks = marks_of(template)
-    settings = {**info.sampling, **jobs.settings.sampling}
+    settings = {**(SamplerSettings.valid(file.sampling) if file is not None else {}), **models.settings.sampling}
+    family = file.architecture if file is not None else ""
     return {
-        "modified_at": _time(datetime.fromtimestamp(jobs.started, UTC)),
+        "modified_at": _time(datetime.fromtimestamp(models.started, UTC)),
         "modelfile": "",
         "parameters": "\n".join(f"{name} {value}" for name, value in settings.items()),
         "template": template,
-        "details": _details(jobs),
+        "details": _details(file),
         "model_info": {
-            "general.architecture": info.architecture,
-            "general.parameter_count": info.n_params,
-            f"{info.architecture}.context_length": info.n_ctx_train,
+            "general.architecture": family,
+            "general.parameter_count": file.n_params if file is not None else 0,
+            f"{family}.context_length": file.n_ctx_train if file is not None else 0,
         },
         "capabilities": ["completion", *["tools"] * bool(template), *["thinking"] * (marks.opening in template)],
     }
+
+
+def _keep_alive(body: dict[str, Any]) -> float | None:
+    """Return for how many seconds a model is to stay open, see ``duration_s``.
+
+    Raises:
+        ApiError: it is no duration.
+    """
+    value = body.get("keep_alive")
+    try:
+        return None if value is None else duration_s(value)
+    except ValueError:
+        raise bad_value("keep_alive", 'it must be a number of seconds, or a duration such as "5m"') from None
+
+
+def _unloaded(served: ServedModel, body: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the response to a request that only wants its model closed; None to any other."""
+    if body.get("messages") or body.get("prompt") or _keep_alive(body) != 0:
+        return None
+    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if "messages" in body else {"response": ""}
+    return {"model": served.name, "created_at": _time(datetime.now(UTC)), **said, "done": True, "done_reason": "unload"}
 
 
 def _time(at: datetime) -> str:
@@ -368,11 +400,14 @@ def _error(failure: ApiError) -> dict[str, Any]:
 OLLAMA = Dialect(
     begins="/api/",
     writes={"/api/chat": _chat, "/api/generate": _generate},
-    converts={"/api/show": _show},
+    describes={"/api/show": _show},
     tells={"/api/tags": _tags, "/api/ps": _running, "/api/version": _version},
     error=_error,
     failed=lambda failure: _line(_error(failure)),
     media_type="application/x-ndjson",
-    # White space before a line of JSON.
-    waiting=b" ",
+    # White space before a line of JSON, which has no comments.
+    comment=lambda said: b" ",
+    streams=True,
+    keep_alive=_keep_alive,
+    unloaded=_unloaded,
 )

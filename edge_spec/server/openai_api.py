@@ -23,6 +23,7 @@ from edge_spec.server.dialect import Dialect, json_of, sse
 from edge_spec.server.errors import ApiError, Names, bad_value, unsupported
 from edge_spec.server.fields import EACH, Fields, parse
 from edge_spec.server.jobs import MAX_CHOICES, MAX_STOPS, Job, JobMaker, options_of
+from edge_spec.server.models import Models, ServedModel
 from edge_spec.server.tokenizing import detokenized, tokenized
 from edge_spec.server.told import LOWEST, Spelling, Told, likelihoods, with_logprobs
 from edge_spec.server.unknown_fields import notices_of
@@ -203,7 +204,6 @@ _ARGUMENTS = {
 def _completion(jobs: JobMaker, body: dict[str, Any]) -> _Response:
     """Continue texts as they are, like ``edge-spec run --raw``."""
     asked = parse(CompletionFields, body)
-    jobs.require_name(asked.model)
     unknown = {"echo": asked.echo, "suffix": asked.suffix, "best_of": asked.best_of not in (None, asked.n)}
     _refuse(body, (name for name, is_asked in unknown.items() if is_asked))
     prompt: Any = asked.prompt
@@ -220,7 +220,6 @@ def _completion(jobs: JobMaker, body: dict[str, Any]) -> _Response:
 def _chat(jobs: JobMaker, body: dict[str, Any]) -> _Response:
     """Answer messages."""
     asked = parse(ChatFields, body)
-    jobs.require_name(asked.model)
     _refuse(body, (name for name in ("functions", "function_call") if body.get(name)))
     if asked.top_logprobs and not asked.logprobs:
         raise bad_value("top_logprobs", "needs logprobs to be true")
@@ -585,19 +584,20 @@ def _text(raw: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def _models(jobs: JobMaker, name: str | None) -> dict[str, Any]:
-    return {"object": "list", "data": [_model(jobs, None)]}
+def _models(models: Models, served: ServedModel | None) -> dict[str, Any]:
+    return {"object": "list", "data": [_model(models, each) for each, _ in models.listed()]}
 
 
-def _model(jobs: JobMaker, name: str | None) -> dict[str, Any]:
-    jobs.require_name(name)
-    model = jobs.model
-    settings = model.sampler_settings(seed=0, **jobs.settings.sampling)
+def _model(models: Models, served: ServedModel | None) -> dict[str, Any]:
+    assert served is not None
+    described = {"id": served.name, "object": "model", "created": models.started, "owned_by": "edge-spec"}
+    described["loaded"] = (model := served.model) is not None
+    if model is None:
+        file = models.file(served)
+        return {**described, "trained_context_length": file.n_ctx_train or None if file is not None else None}
+    settings = model.sampler_settings(seed=0, **models.settings.sampling)
     return {
-        "id": jobs.settings.name,
-        "object": "model",
-        "created": jobs.started,
-        "owned_by": "edge-spec",
+        **described,
         "context_length": model.n_ctx,
         # Those of requests that give none.
         "sampling": {

@@ -21,6 +21,7 @@ from edge_spec.errors import EdgeSpecError, Sentence, SettingsError
 from edge_spec.model import TextModel
 from edge_spec.server.app import make_app
 from edge_spec.server.connections import BoundedProtocol
+from edge_spec.server.loader import Loader
 from edge_spec.server.service import Service
 from edge_spec.server.settings import ServerSettings
 
@@ -108,7 +109,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class ModelServer:
-    """Serves a model to clients of OpenAI, Anthropic and ollama.
+    """Serves models to clients of OpenAI, Anthropic and ollama.
 
     ``run`` serves until Ctrl-C. As a context manager it serves from a thread of its own while the context lasts:
 
@@ -116,7 +117,7 @@ class ModelServer:
             client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
 
     Args:
-        model: what writes; it is not closed.
+        source: the only model, which is not closed, or what opens the models that requests name.
         settings: how the server behaves.
         listening: the socket, of ``listen``, where it waits for clients; made of the settings if None.
 
@@ -128,17 +129,21 @@ class ModelServer:
     """
 
     def __init__(
-        self, model: TextModel, settings: ServerSettings | None = None, *, listening: socket.socket | None = None
+        self,
+        source: TextModel | Loader,
+        settings: ServerSettings | None = None,
+        *,
+        listening: socket.socket | None = None,
     ) -> None:
         settings = settings or ServerSettings()
-        if not settings.name:
-            settings = replace(settings, name=model.info.name)
+        if not settings.name and isinstance(source, TextModel):
+            settings = replace(settings, name=source.info.name)
         self._socket = listening or listen(settings.host, settings.port)
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
-                make_app(model, settings, lambda service: self._uvicorn.started_with(service)),
+                make_app(source, settings, lambda service: self._uvicorn.started_with(service)),
                 loop="asyncio",
                 http=partial(BoundedProtocol, settings),  # type: ignore[arg-type]  # called like the class
                 ws="none",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf, isnan
 from typing import Any
 
 from edge_spec.errors import Sentence, SettingsError
 from edge_spec.options import require_whole
 
-__all__ = ["ServerSettings", "is_address", "is_loopback"]
+__all__ = ["ServerSettings", "duration_s", "is_address", "is_loopback"]
 
 
 def is_loopback(host: str) -> bool:
@@ -21,6 +23,32 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+_UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h)", re.ASCII)
+
+
+def duration_s(value: object) -> float:
+    """Return the seconds of a duration as ollama has it: a number of seconds, or ``5m`` or ``1h30m``; infinite if it
+    is negative.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(value)
+    if isinstance(value, str):
+        sign, text = (-1, value[1:]) if value.startswith("-") else (1, value)
+        if re.fullmatch(f"(?:{_PART.pattern})+", text, re.ASCII):
+            seconds = sign * sum(float(n) * _UNIT_S[unit] for n, unit in _PART.findall(text))
+        else:
+            seconds = float(value)
+    else:
+        seconds = float(value)
+    if isnan(seconds):
+        raise ValueError(value)
+    return inf if seconds < 0 else seconds
 
 
 def is_address(host: str) -> bool:
@@ -54,6 +82,8 @@ class ServerSettings:
         timeout_s: the most seconds from the arrival of a request to the end of its answer, waiting included.
         head_timeout_s, body_timeout_s: how long the head of a request, and its body, may take to arrive.
         keep_alive_s: interval of comments while nothing is written, since proxies may close silent connections.
+        idle_s: seconds for which one of several models stays open after it was used last; infinite to keep it until
+            others need its memory.
         last_words_s: seconds that a client has to take the error that ends a stream.
         max_connections: requests of further ones are refused with 503.
         max_tokens: the most tokens of a reply where a request does not say; what fits the context if None.
@@ -79,6 +109,7 @@ class ServerSettings:
     head_timeout_s: float = 30.0
     body_timeout_s: float = 60.0
     keep_alive_s: float = 15.0
+    idle_s: float = 300.0
     last_words_s: float = 5.0
     max_connections: int = 1024
     max_tokens: int | None = None
@@ -96,6 +127,8 @@ class ServerSettings:
         for name in ("timeout_s", "head_timeout_s", "body_timeout_s", "keep_alive_s", "last_words_s"):
             if not getattr(self, name) > 0:  # nor is it NaN
                 raise SettingsError(f"is {getattr(self, name):g} and must be above 0", argument=name)
+        if not self.idle_s >= 0:
+            raise SettingsError(f"is {self.idle_s:g} and must not be negative", argument="idle_s")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key):
             raise SettingsError("must be printable ASCII characters, at least one", argument="api_key")
         if not (is_loopback(self.host) or self.api_key or self.insecure):

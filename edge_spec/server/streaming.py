@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 _AT_ONCE_BYTES = 1 << 16
 
+_LOOK_S = 0.2
+"""So often is looked whether there is news of what is done before anything is written."""
+
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T], given_up: asyncio.Event | None = None) -> T:
     """Return the result of some work; cancel it when the client disconnects.
@@ -95,6 +98,7 @@ class PieceStream(Response):
         record: where the outcome goes: an error that comes after the first event cannot change the status any more.
         given_up: set when the client is given up.
         on_close: called at the end, also if nothing was ever sent.
+        progress: returns what is done before anything is written, in a line; empty if there is nothing to say.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class PieceStream(Response):
         record: Record,
         given_up: asyncio.Event,
         on_close: Callable[[], object],
+        progress: Callable[[], str] = lambda: "",
     ) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(headers=headers, media_type=dialect.media_type)
@@ -117,6 +122,7 @@ class PieceStream(Response):
         self._record = record
         self._given_up = given_up
         self._on_close = on_close
+        self._progress = progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Give up a client that has taken nothing for this long.
@@ -150,9 +156,14 @@ class PieceStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _keep_alive(self, send: Send) -> None:
+        loop, told = asyncio.get_running_loop(), ""
+        silent_since = loop.time()
         while True:
-            await asyncio.sleep(self._settings.keep_alive_s)
-            await _send(send, self._dialect.waiting)
+            await asyncio.sleep(min(_LOOK_S, self._settings.keep_alive_s))
+            said = self._progress()
+            if (said and said != told) or loop.time() - silent_since >= self._settings.keep_alive_s:
+                await _send(send, self._dialect.comment(said or "waiting"))
+                told, silent_since = said, loop.time()
 
 
 def _status_of(error: Exception) -> int:

@@ -44,7 +44,7 @@ class WorkQueue:
         """
         self.refuse_if_closed()
         # Waiting requests for which a place is free already do not count: they are about to begin.
-        if self.n_waiting >= self._max_waiting + self._at_once - self.n_answered:
+        if self.n_waiting >= self._max_waiting + max(0, self._at_once - self.n_answered):
             seconds = min(_MAX_RETRY_S, max(1, round(self._mean_s * self.n_waiting / self._at_once)))
             raise ApiError(
                 429,
@@ -69,9 +69,14 @@ class WorkQueue:
         self._closed = True
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for the model, leave the queue, and have the model while the context lasts."""
-        await self._places.acquire()
+    async def turn(self, places: asyncio.Semaphore | None = None) -> AsyncIterator[None]:
+        """Wait for the model, leave the queue, and have the model while the context lasts.
+
+        Args:
+            places: of one model among several; the queue's own if None.
+        """
+        places = places or self._places
+        await places.acquire()
         self.n_waiting -= 1
         self.n_answered += 1
         began = asyncio.get_running_loop().time()
@@ -81,4 +86,4 @@ class WorkQueue:
             took = asyncio.get_running_loop().time() - began
             self._mean_s += (took - self._mean_s) / _MEAN_OVER
             self.n_answered -= 1
-            self._places.release()
+            places.release()

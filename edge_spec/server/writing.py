@@ -43,6 +43,8 @@ class Work(AsyncIterator[Batch]):
         job: what is asked for.
         queue: that it has joined; left with the end of the writing.
         kept: where the memory of what has been written and not read is claimed, until it is closed.
+        places: limits how many requests a model answers at a time; the queue's own if None.
+        given_up: see below; an event of its own if None.
 
     Attributes:
         kept: the same, for what the reader keeps of it.
@@ -51,10 +53,20 @@ class Work(AsyncIterator[Batch]):
         given_up: set if the reader has fallen too far behind; its unread batches are dropped.
     """
 
-    def __init__(self, job: Job, model: TextModel, queue: WorkQueue, kept: Loan) -> None:
+    def __init__(
+        self,
+        job: Job,
+        model: TextModel,
+        queue: WorkQueue,
+        kept: Loan,
+        *,
+        places: asyncio.Semaphore | None = None,
+        given_up: asyncio.Event | None = None,
+    ) -> None:
         self.replies: Replies | None = None
         self.kept = kept
-        self.given_up = asyncio.Event()
+        self.given_up = given_up or asyncio.Event()
+        self._places = places
         self._job = job
         self._model = model
         self._queue = queue
@@ -87,7 +99,7 @@ class Work(AsyncIterator[Batch]):
         return number, events, None if events else _ended(self.answers[number])
 
     async def _write(self) -> None:
-        async with self._queue.turn():
+        async with self._queue.turn(self._places):
             self._is_waiting = False
             self._queue.refuse_if_closed()
             self.replies = replies = self._job.replies(self._model)

@@ -50,6 +50,43 @@ def test_the_books_never_exceed_the_budget(entries: list[tuple[str, str, int]], 
     assert (ledger.held_bytes, tuple(ledger)) == (0, ())
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["weights", "KV cache"]), st.integers(0, 60)), max_size=20),
+    st.integers(60, 160),
+    st.integers(0, 40),
+)
+def test_those_that_share_a_budget_never_exceed_it_together(
+    entries: list[tuple[int, str, int]], budget: int, kept: int
+) -> None:
+    whole = Ledger(budget)
+    whole.claim("process", "interpreter", 10)
+    shares = [Ledger(reserve=3, within=whole, kept_bytes=kept if n == 0 else 0) for n in range(3)]
+    for number, name, n_bytes in entries:
+        share = shares[number]
+        left = share.left_bytes
+        assert left is not None
+        try:
+            share.claim("target", name, n_bytes)
+        except BudgetExceeded:
+            assert n_bytes > left
+        else:
+            assert n_bytes <= left
+        assert whole.held_bytes == 10 + sum(each.share_bytes for each in shares) <= budget
+        # What is kept for one can be claimed by it whatever the others hold.
+        assert shares[0].left_bytes is not None and shares[0].left_bytes + shares[0].held_bytes + 3 >= kept
+    for share in shares:
+        share.retire()
+    assert whole.held_bytes == 10
+
+
+def test_who_finds_less_in_a_shared_budget_than_is_kept_for_it_takes_nothing() -> None:
+    whole = Ledger(100)
+    Ledger(within=whole, kept_bytes=70)
+    with pytest.raises(BudgetExceeded) as refused:
+        Ledger(within=whole, kept_bytes=40)
+    assert (refused.value.needed_bytes, refused.value.allowed_bytes, whole.left_bytes) == (40, 30, 30)
+
+
 def test_several_lines_are_entered_all_or_none() -> None:
     ledger = Ledger(100)
     with pytest.raises(BudgetExceeded):

@@ -49,7 +49,7 @@ export async function memory(key) {
   return budget ? { held, budget } : null;
 }
 
-// The chunks of an answer.
+// The chunks of an answer. What is done before there are any, such as loading the model, is their `progress`.
 export async function* answer(asked, key, signal) {
   const response = await reached(fetch("/v1/chat/completions", {
     method: "POST",
@@ -67,6 +67,7 @@ export async function* answer(asked, key, signal) {
     held = events.pop();
     for (const event of events) {
       if (event === "data: [DONE]") return;
+      if (event.startsWith(": ") && event !== ": waiting") yield { choices: [], progress: event.slice(2) };
       if (!event.startsWith("data: ")) continue;
       const chunk = JSON.parse(event.slice(6));
       if (chunk.error) throw new Error(chunk.error.message);

@@ -226,10 +226,14 @@ $("new").addEventListener("click", () => {
 });
 $("list-button").addEventListener("click", () => openList($("list").hidden));
 $("colors").addEventListener("change", show);
-for (const name of [...SETTINGS, "colors"]) {
+$("served").addEventListener("change", () => {
+  model = $("served").value;
+  $("model").textContent = model;
+});
+for (const name of [...SETTINGS, "colors", "served"]) {
   $(name).addEventListener("change", () => {
     const values = Object.fromEntries(SETTINGS.map((each) => [each, $(each).value]));
-    settings.save({ ...values, colors: $("colors").checked });
+    settings.save({ ...values, colors: $("colors").checked, model: $("served").value });
   });
 }
 $("options").addEventListener("submit", (event) => event.preventDefault());
@@ -244,10 +248,15 @@ addEventListener("beforeunload", (event) => {
 
 async function begin() {
   try {
-    const [served] = await api.models($("key").value);
-    model = served.id;
+    const served = await api.models($("key").value);
+    const { id, sampling } = served.find((each) => each.id === (model || chosen.model)) ?? served[0];
+    model = id;
     $("model").textContent = model;
-    $("temperature").placeholder = served.sampling.temperature;
+    $("models").hidden = served.length < 2;
+    $("served").replaceChildren(...served.map((each) => element("option", { value: each.id }, each.id)));
+    $("served").value = model;
+    // It is known of a model that is open.
+    if (sampling) $("temperature").placeholder = sampling.temperature;
     tell("");
   } catch (error) {
     tell(error.message);

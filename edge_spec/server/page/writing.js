@@ -60,7 +60,8 @@ export class Writing {
 
   async #read(chunks, conversation, turn, answer) {
     const meter = new Meter();
-    for await (const { choices, usage, edge_spec: told } of chunks) {
+    for await (const { choices, usage, edge_spec: told, progress } of chunks) {
+      if (progress) answer.figures = progress;
       for (const { delta, token_events: events = [], finish_reason: reason, ended_by: endedBy } of choices) {
         answer.content += delta.content ?? "";
         answer.thought += delta.reasoning_content ?? "";
