@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_spec.controller.options import LoadOptions, StrPath
-from edge_spec.engines.registry import engines, why_none
+from edge_spec.engines.base import Engine
+from edge_spec.engines.registry import AUTO, engines, why_none
 from edge_spec.errors import BudgetExceeded, EdgeSpecError, ModelNotFound, Sentence
 from edge_spec.library.stores import Found, all_models, match, name_of
 from edge_spec.loading import PreparedModel, prepare, process_budget
@@ -74,10 +75,19 @@ class Loader:
         self.requests_bytes = min(_MOST_REQUESTS, max(_LEAST_REQUESTS, budget.budget_bytes // _REQUESTS_SHARE))
         self.ledger = Ledger(budget.budget_bytes)
         self.ledger.claim("process", "interpreter and libraries", budget.held_bytes)
-        # Models are planned for what requests leave, and what the process held before any of them.
-        self._budget = replace(budget, budget_bytes=budget.budget_bytes - self.requests_bytes, notes=())
+        # Libraries stay when a model is closed: a plan may not depend on which of them were loaded before it.
+        libraries = [each for each in self._engines() if each.name not in budget.libraries]
+        library_bytes = sum(each.library_bytes for each in libraries)
+        process_bytes = sum(each.process_bytes for each in self._engines())
+        self.ledger.claim("process", "libraries of engines", library_bytes + process_bytes)
+        self._budget = replace(
+            budget,
+            budget_bytes=budget.budget_bytes - self.requests_bytes - process_bytes,
+            held_bytes=budget.held_bytes + library_bytes,
+            libraries=budget.libraries | {each.name for each in libraries},
+            notes=(),
+        )
         self._system = system_watch(budget.limit_bytes)
-        self._libraries = set[str]()
         self._prepared = dict[str, PreparedModel]()
         self._files = dict[tuple[Path, int, int], ModelFile]()
         self._lock, self._preparing = threading.Lock(), threading.Lock()
@@ -159,16 +169,15 @@ class Loader:
             return known
 
     def lacking_bytes(self, prepared: PreparedModel) -> int:
-        """Return by how much what is left is too little for a model."""
+        """Return by how much what is left is too little for a model; 0 for any that is planned if nothing is open."""
         left = self.ledger.left_bytes
         assert left is not None
-        return max(0, prepared.plan.share_bytes + sum(self._new_libraries(prepared).values()) - left)
+        return max(0, prepared.plan.share_bytes - left)
 
     def refusal(self, prepared: PreparedModel) -> BudgetExceeded:
         """Return the error for a model for which too little is left."""
-        needed = prepared.plan.share_bytes + sum(self._new_libraries(prepared).values())
         hint = Sentence("raise {memory}, or ask for a smaller model")
-        left = self.ledger.left_bytes or 0
+        needed, left = prepared.plan.share_bytes, self.ledger.left_bytes or 0
         return BudgetExceeded(f"the model {prepared.name}", needed_bytes=needed, allowed_bytes=left, hint=hint)
 
     def open(self, prepared: PreparedModel, on_progress: Callable[[str], None]) -> TextModel:
@@ -177,9 +186,6 @@ class Loader:
         Raises:
             What ``load`` raises.
         """
-        for name, n_bytes in self._new_libraries(prepared).items():
-            self.ledger.claim("process", f"library of {name}", n_bytes)
-            self._libraries.add(name)
         watch = PressureWatch(self._look, low_bytes=self._system.low_bytes)
         openers = prepared.openers(self._telling(prepared.asked, on_progress))
         return prepared.open(openers, within=self.ledger, watch=watch)
@@ -197,15 +203,10 @@ class Loader:
         lefts = [each for each in (seen.left_bytes, left) if each is not None]
         return replace(seen, left_bytes=min(lefts, default=None))
 
-    def _new_libraries(self, prepared: PreparedModel) -> dict[str, int]:
-        """Return what libraries add to the process that are not counted yet: the model's, and those that were asked
-        while it was planned."""
-        used = {each.name for each in prepared.plan.chosen.engines.values()}
-        return {
-            each.name: each.process_bytes + (0 if each.name in self._budget.libraries else each.library_bytes)
-            for each in engines()
-            if each.name not in self._libraries and (each.name in used or each.is_loaded)
-        }
+    def _engines(self) -> list[Engine]:
+        """Return the engines that may run a model."""
+        asked = {self._asked.engine, self._asked.draft_engine, self._asked.intermediate_engine}
+        return [each for each in engines() if AUTO in asked or each.name in asked if not each.why_not_installed()]
 
     def _telling(self, asked: LoadOptions, on_progress: Callable[[str], None]) -> LoadOptions:
         def told(stage: str, done: int, total: int) -> None:

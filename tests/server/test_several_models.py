@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from server_world import wait_until
 
 import edge_spec
 from edge_spec import TextModel
-from edge_spec.memory import usage
+from edge_spec.engines.registry import engines
+from edge_spec.errors import BudgetExceeded
+from edge_spec.loading import process_budget
 from edge_spec.server.loader import Loader
 from edge_spec.server.running import ModelServer
 from edge_spec.server.settings import ServerSettings
@@ -113,8 +115,8 @@ def serve(files: dict[str, Path], cache_dir: Path, tmp_path: Path) -> Iterator[S
             models, loading = models or list(files.values()), loading or {}
             planning = loader_of(Loader, models, **loading)
             each = planning.prepare(planning.find(None), lambda stage: None).plan
-            libraries = each.chosen.base_bytes - usage().resident_bytes
-            least = usage().resident_bytes + holds * each.share_bytes + each.share_bytes // 2 + max(0, libraries)
+            held, library_bytes = process_budget(None).held_bytes, 12 << 20
+            least = held + library_bytes + holds * each.share_bytes + each.share_bytes // 2
             # What is kept for requests grows with the budget.
             n_bytes = max(least + (8 << 20), least * 32 // 31)
             loader = loader_of(kind, models, memory=n_bytes, **loading)
@@ -340,6 +342,26 @@ def test_keep_alive_says_how_long_a_model_stays_open(serve: Serve) -> None:
     wait_until(lambda: served.open == [])
     assert served.value('edge_spec_model_loads_total{model="qwen"}') == 2
     assert generate(prompt="Hello", keep_alive="soon")["error"].startswith("keep_alive: ")
+
+
+def test_what_can_be_planned_is_never_refused_when_nothing_else_is_open(
+    files: dict[str, Path], cache_dir: Path, tmp_path: Path
+) -> None:
+    models = ["demo", *files.values()]
+    least, n_planned = process_budget(None).held_bytes, 0
+    for mib in (50, 58, 66, 74, 82, 100, 200, 400):
+        options = {"memory": least + (mib << 20), "cache_dir": cache_dir, "n_threads": 1}
+        loader = Loader(options, models, folder=tmp_path, environment={})
+        loader.ledger.claim("process", "requests", loader.requests_bytes)
+        for model in ("demo", "qwen"):
+            for engine in engines():
+                # Whatever other models have loaded.
+                engine.load_library()
+            with suppress(BudgetExceeded):
+                prepared = loader.prepare(loader.find(model), lambda stage: None)
+                n_planned += 1
+                assert loader.lacking_bytes(prepared) == 0
+    assert n_planned > 6
 
 
 def test_drafters_of_idle_models_give_way_before_a_model_is_closed_and_no_text_depends_on_it(
