@@ -122,7 +122,7 @@ class ConversationTokenizer:
 
     def _head(self, system: Message | None, told: Told) -> int:
         """Return the number of tokens with which every conversation with this system message begins."""
-        if system is None and told == _NOTHING:
+        if system is None and not told.functions and told.think is None:
             return 0
         begins_with = (system, told)
         if begins_with != self._begins_with:
