@@ -142,6 +142,8 @@ class PrefixCache:
         # Cells that pools had when they were opened: those of the plan.
         self._planned: WeakKeyDictionary[Pool, int] = WeakKeyDictionary()
         self._planned_of(self.pool)
+        # Lengths of texts for which their drafters have cells.
+        self._drafted: WeakKeyDictionary[Slot, int] = WeakKeyDictionary()
         # Of slots whose target is closed.
         self._saved: list[tuple[Slot, CachesOnDisk]] = []
 
@@ -434,6 +436,7 @@ class PrefixCache:
     def _clear(self, slot: Slot) -> None:
         """Give the cells of a slot back, and those of its drafter."""
         slot.forget()
+        self._drafted.clear()
         slot.drafter.evict()
 
     def _evict_drafter(self, slot: Slot, owner: object | None) -> None:
@@ -443,6 +446,7 @@ class PrefixCache:
                 with self._copied(slot, target=False) as caches:
                     pass
                 self.keep(owner, caches)
+        self._drafted.clear()
         slot.drafter.evict()
 
     def _free_cells(self, slot: Slot, n: int, spare: Slot | None = None) -> bool:
@@ -467,9 +471,13 @@ class PrefixCache:
         far as memory allows; then those of other texts that are written give theirs. Where cells lack nothing is
         drafted.
         """
+        # To look takes long for a round of a small model, so a tile more is reserved than is needed now.
+        if all(n <= self._drafted.get(slot, 0) for slot, n in lengths.items()):
+            return
+        self._drafted = WeakKeyDictionary({slot: n and n + TILE for slot, n in lengths.items()})
         wanted: dict[Pool, list[tuple[TextPath, int]]] = {}
         if self.target.draft_pools:
-            for slot, n in lengths.items():
+            for slot, n in self._drafted.items():
                 for each in slot.drafter.followed.values():
                     wanted.setdefault(each.model.pool, []).append((each.model, n))
         for pool, paths in wanted.items():

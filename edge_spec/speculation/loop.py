@@ -142,7 +142,8 @@ class Slot:
         if not isinstance(draft, Tree):
             what = f"the drafter {self.drafter.name!r} has drafted a {type(draft).__name__} in place of a Tree"
             raise SettingsError(what, hint="Tree.sequence(tokens) makes one of tokens that follow one another")
-        draft = draft.fitted(most, self.model.n_vocab, branches=self.model.capabilities.takes_trees)
+        if draft:
+            draft = draft.fitted(most, self.model.n_vocab, branches=self.model.capabilities.takes_trees)
         return guided(draft, self._guide, self.text, most) if self._guide is not None else draft
 
     def replace(self, length: int, tokens: Sequence[int]) -> None:

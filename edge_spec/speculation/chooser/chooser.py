@@ -112,6 +112,10 @@ class Chooser(Drafter):
         return usual if room is None else min(room, usual)
 
     def draft(self, limit: int) -> Tree:
+        if self._known.alone.rests:
+            # Small models notice the time that the rest takes.
+            self._last_name = self.name
+            return EMPTY
         return self.draft_all([self], [limit], self.most)[0]
 
     def draft_all(self, drafters: Sequence[Drafter], limits: Sequence[int], most: int) -> Sequence[Tree]:

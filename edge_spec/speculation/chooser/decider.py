@@ -146,7 +146,7 @@ class Decider:
     def draft(self, texts: Sequence[DraftedText], limits: Sequence[int], most: int) -> Sequence[Tree]:
         """Draft for each text, at most so many tokens, and ``most`` for all together."""
         rests, nothing = self._rest > 0, (EMPTY,) * len(limits)
-        if rests and not self._tables_pay:
+        if self.rests:
             return nothing
         self._forget_decision()
         self._texts = texts
@@ -323,6 +323,11 @@ class Decider:
         since, before = self.n_rounds - self._last_plain, self._last_plain
         # What a decode of several texts takes is known only once there was one.
         return (self.n_texts > 1 and not self.n_rounds) or since >= min(_RECHECK_PLAIN, max(_FIRST_RECHECK, before))
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is drafted, nor weighed, in this round."""
+        return self._rest > 0 and not self._tables_pay
 
     @property
     def _tables_pay(self) -> bool:

@@ -24,18 +24,22 @@ enum { HALF = 32, LOOKS = 2000 /* before a thread lets others have its core */ }
 
 static const uint64_t OVER = UINT64_MAX - UINT32_MAX; /* no job is left, and no phase follows */
 
-/* Takes and runs a job of the phase that was seen, if one is left. */
-static bool take_job(er_team *team, uint64_t seen) {
+/* Takes and runs jobs of the phase that was seen, if any are left: half of a thread's share of them. They read memory that
+ * lies side by side, which is faster than if threads took them in turns; and in the end each takes one.
+ */
+static bool take_jobs(er_team *team, uint64_t seen) {
     const uint32_t left = (uint32_t)seen;
     if (left == 0)
         return false;
+    const uint32_t share = left / (uint32_t)(2 * team->n_threads), n_taken = share > 1 ? share : 1;
     const er_job job = atomic_load_explicit(&team->job, memory_order_relaxed);
     void *user = atomic_load_explicit(&team->job_user, memory_order_relaxed);
     const size_t n = atomic_load_explicit(&team->n_jobs, memory_order_relaxed);
     uint_fast64_t expected = seen;
-    if (atomic_compare_exchange_strong(&team->phase, &expected, seen - 1)) {
-        job(user, n - left);
-        atomic_fetch_add_explicit(&team->n_done, 1, memory_order_release);
+    if (atomic_compare_exchange_strong(&team->phase, &expected, seen - n_taken)) {
+        for (size_t i = 0; i < n_taken; i++)
+            job(user, n - left + i);
+        atomic_fetch_add_explicit(&team->n_done, n_taken, memory_order_release);
     }
     return true;
 }
@@ -55,7 +59,7 @@ static void help(er_team *team) {
         const uint64_t seen = atomic_load_explicit(&team->phase, memory_order_acquire);
         if (seen == OVER)
             return;
-        if (take_job(team, seen))
+        if (take_jobs(team, seen))
             looks = 0;
         else
             wait_a_little(&looks);
@@ -78,7 +82,7 @@ static OrtStatus *run_phase(er_pool *pool, er_job job, size_t n, void *user) {
     atomic_store_explicit(&team->phase, ((seen >> HALF) + 1) << HALF | n, memory_order_release);
     do
         seen = atomic_load_explicit(&team->phase, memory_order_relaxed);
-    while (take_job(team, seen));
+    while (take_jobs(team, seen));
     while (atomic_load_explicit(&team->n_done, memory_order_acquire) < n)
         wait_a_little(&looks);
     return NULL;
