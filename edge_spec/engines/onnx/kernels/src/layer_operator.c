@@ -284,6 +284,14 @@ static float *numbers(const call *c, int64_t which, int64_t at, size_t row) {
     return c->places[which].at + row * c->places[which].stride + at;
 }
 
+/* The epsilon of a norm. */
+static float epsilon_of(const step *s) {
+    const uint32_t bits = (uint32_t)s->more[1];
+    float epsilon;
+    memcpy(&epsilon, &bits, sizeof epsilon);
+    return epsilon;
+}
+
 static void take_row(const call *c, const step *s, size_t row) {
     const er_rowwise_variant *do_ = c->layer->rowwise;
     const float *a = numbers(c, s->a, s->a_at, row);
@@ -291,15 +299,9 @@ static void take_row(const call *c, const step *s, size_t row) {
     const size_t n = (size_t)s->n;
     switch (s->what) {
     case NORM:
-    case NORM_IN_ORDER: {
-        const uint32_t bits = (uint32_t)s->more[1];
-        float epsilon;
-        memcpy(&epsilon, &bits, sizeof epsilon);
         for (size_t i = 0; i < (size_t)s->more[0]; i++)
-            (s->what == NORM ? do_->norm : do_->norm_in_order)(a + i * n, numbers(c, s->b, s->b_at, 0), y + i * n, n,
-                                                               epsilon);
+            do_->norm(a + i * n, numbers(c, s->b, s->b_at, 0), y + i * n, n, epsilon_of(s));
         break;
-    }
     case ADD: do_->add(a, numbers(c, s->b, s->b_at, row), y, n); break;
     case MULTIPLY: do_->multiply(a, numbers(c, s->b, s->b_at, row), y, n); break;
     case SCALE: do_->scale(a, *numbers(c, s->b, s->b_at, row), y, n); break;
@@ -314,6 +316,20 @@ static void take_row(const call *c, const step *s, size_t row) {
     }
 }
 
+/* Rows [start, end) through a step. */
+static void take_rows(const call *c, const step *s, size_t start, size_t end) {
+    if (s->what == NORM_IN_ORDER) {
+        const size_t n = (size_t)s->n;
+        for (size_t i = 0; i < (size_t)s->more[0]; i++)
+            c->layer->rowwise->norm_in_order(numbers(c, s->a, s->a_at, start) + i * n, c->places[s->a].stride,
+                                             numbers(c, s->b, s->b_at, 0), numbers(c, s->y, s->y_at, start) + i * n,
+                                             c->places[s->y].stride, end - start, n, epsilon_of(s));
+        return;
+    }
+    for (size_t row = start; row < end; row++)
+        take_row(c, s, row);
+}
+
 static size_t rows_of_pass(const call *c, size_t pass) {
     const size_t left = c->n_rows - pass * PASS_ROWS;
     return left < PASS_ROWS ? left : PASS_ROWS;
@@ -326,8 +342,7 @@ static void rows_job(void *user, size_t i) {
     const size_t start = pass * PASS_ROWS + er_tile_start(n_rows, t);
     const size_t end = pass * PASS_ROWS + er_tile_start(n_rows, t + 1);
     for (const step *s = c->first; s < c->end; s++)
-        for (size_t row = start; row < end; row++)
-            take_row(c, s, row);
+        take_rows(c, s, start, end);
     if (c->product != NULL) {
         const er_matrix *matrix = &c->layer->given[c->product - c->layer->steps].matrix;
         c->layer->variant->quantize(matrix->kind, numbers(c, c->product->a, c->product->a_at, start),
