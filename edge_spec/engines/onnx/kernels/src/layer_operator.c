@@ -59,10 +59,7 @@ _Static_assert(sizeof(place) == PLACE_NUMBERS * sizeof(int64_t), "a place is its
 
 /* What a step was given when the session was made. */
 typedef union {
-    struct {
-        er_matrix matrix;
-        size_t groups_per_job;
-    };
+    er_matrix matrix;
     er_heads heads;
 } given;
 
@@ -155,7 +152,6 @@ static OrtStatus *read_product(layer *l, const OrtKernelInfo *info, const step *
         return refuse(api, wrong);
     if (g->matrix.n_in != (size_t)s->n || g->matrix.n_out != (size_t)l->places[s->y].width)
         return refuse(api, "packed weights have another shape than the graph says");
-    g->groups_per_job = groups_per_job(g->matrix.n_groups, g->matrix.group_bytes);
     const size_t bytes = er_activations_bytes(&g->matrix, 1);
     l->activation_bytes = bytes > l->activation_bytes ? bytes : l->activation_bytes;
     return NULL;
@@ -276,6 +272,7 @@ typedef struct {
     void *scratch;
     uint8_t *activations;
     const step *first, *end, *product; /* of the phase: steps from row to row, and a product that comes after them */
+    size_t groups_per_job;             /* of the product */
     er_team team;
     OrtStatus *status;
 } call;
@@ -353,11 +350,11 @@ static void rows_job(void *user, size_t i) {
 
 static void product_job(void *user, size_t i) {
     const call *c = user;
-    const given *g = &c->layer->given[c->product - c->layer->steps];
-    const size_t n_jobs = (g->matrix.n_groups + g->groups_per_job - 1) / g->groups_per_job;
-    const size_t pass = i / n_jobs, first = i % n_jobs * g->groups_per_job, left = g->matrix.n_groups - first;
-    er_multiply(c->layer->variant, &g->matrix, c->activations + er_activations_bytes(&g->matrix, pass * PASS_ROWS),
-                rows_of_pass(c, pass), first, first + (left < g->groups_per_job ? left : g->groups_per_job),
+    const er_matrix *matrix = &c->layer->given[c->product - c->layer->steps].matrix;
+    const size_t n_jobs = (matrix->n_groups + c->groups_per_job - 1) / c->groups_per_job;
+    const size_t pass = i / n_jobs, first = i % n_jobs * c->groups_per_job, left = matrix->n_groups - first;
+    er_multiply(c->layer->variant, matrix, c->activations + er_activations_bytes(matrix, pass * PASS_ROWS),
+                rows_of_pass(c, pass), first, first + (left < c->groups_per_job ? left : c->groups_per_job),
                 numbers(c, c->product->y, 0, pass * PASS_ROWS));
 }
 
@@ -386,9 +383,10 @@ static OrtStatus *take_steps(call *c) {
         if (s == end)
             break;
         if (c->product != NULL) {
-            const given *g = &c->layer->given[s - c->layer->steps];
-            const size_t n_jobs = (g->matrix.n_groups + g->groups_per_job - 1) / g->groups_per_job;
-            TRY(share_jobs(&c->team.pool, is_for_one_thread(g->matrix.n_groups * g->matrix.group_bytes, c->n_rows),
+            const er_matrix *matrix = &c->layer->given[s - c->layer->steps].matrix;
+            c->groups_per_job = groups_per_job(matrix->n_groups, matrix->group_bytes, c->n_rows);
+            const size_t n_jobs = (matrix->n_groups + c->groups_per_job - 1) / c->groups_per_job;
+            TRY(share_jobs(&c->team.pool, is_for_one_thread(matrix->n_groups * matrix->group_bytes, c->n_rows),
                            product_job, n_passes * n_jobs, c));
         } else {
             TRY(attend(c, s));

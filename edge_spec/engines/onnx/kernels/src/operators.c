@@ -103,7 +103,7 @@ static OrtStatus *ORT_CALL multiply(void *kernel, OrtKernelContext *context) {
         return NULL;
     TRY(api->GetTensorMutableData((OrtValue *)x, &x_data));
     TRY(api->GetTensorMutableData(y, &y_data));
-    p.groups_per_job = groups_per_job(p.matrix.n_groups, p.matrix.group_bytes);
+    p.groups_per_job = groups_per_job(p.matrix.n_groups, p.matrix.group_bytes, n_rows);
     p.activations = malloc(er_activations_bytes(&p.matrix, n_rows < PASS_ROWS ? n_rows : PASS_ROWS));
     if (p.activations == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec.MatMulRows: out of memory for the activations");
