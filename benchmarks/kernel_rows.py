@@ -12,8 +12,8 @@ The two lines below are shares of what ``peaks.py`` measures in the same run wit
 second read from memory (packed weights count once), and of the products of bytes per second by the variant's
 instruction. The second cannot reach 100 %: besides the eight multiplications of a block of 32 inputs and 16 outputs,
 AVX-512 spends four instructions per row on scales and sums, and for Q4_0 some twenty per block on unpacking. AVX2
-spends twice as many, its multiplications each need an addition and an instruction that broadcasts four inputs, and
-from two rows on sums go through the cache.
+spends twice as many, its multiplications each need an addition, every two of them an instruction that broadcasts four
+inputs, and from two rows on sums go through the cache.
 
 With --overhead: the cost of one operator apart from its work, as the slope of time over the number of operators in a
 chain that multiplies one row of 32 by a matrix of 32 x 32, beside that of one of ONNX Runtime's operators.

@@ -66,6 +66,7 @@ def as_json(found: Plan) -> dict[str, Any]:
         "notes": list(found.notes),
         "engine": found.engine,
         "profile": dict(found.profile) if found.profile is not None else None,
+        "threads": found.threads._asdict() if found.threads is not None else None,
         "chosen": _candidate(found.chosen),
         "runners_up": [_candidate(other) for other in found.runners_up],
         "alternatives": [
@@ -109,7 +110,10 @@ def _print(found: Plan) -> None:
     print_notes(found.notes)
     chosen = found.chosen
     profile = found.profile["name"] if found.profile is not None else f"{found.engine}, {_UNNAMED}"
-    echo(f"{chosen.described}\n{found.why}\nnumerics profile {profile}\n")
+    echo(f"{chosen.described}\n{found.why}\nnumerics profile {profile}")
+    if found.threads is not None:
+        echo(f"threads {found.threads}")
+    echo()
     total_bytes = probe().total_bytes
     if found.budget_bytes > total_bytes:
         echo(f"this computer has {format_size(total_bytes)}, less than that budget\n")

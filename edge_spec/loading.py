@@ -325,6 +325,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     return replace(
         found,
         profile={"name": profile.name, **dict(profile.facts)} if profile is not None else None,
+        threads=engine.threads(request.target, own, cache_dir=asked.folder),
         gains=gains,
         pays=pays,
         disk_bytes=sum(written.values()),

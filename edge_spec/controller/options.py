@@ -92,7 +92,11 @@ class LoadKeywords(TypedDict, total=False):
         ),
     ]
     n_threads: Annotated[
-        int, Option("Threads, at most those of the processor; 0 for the number of cores.", flag="--threads")
+        int,
+        Option(
+            "Threads, at most those of the processor; 0 for the number of cores, or fewer where measured to be faster.",
+            flag="--threads",
+        ),
     ]
     n_threads_batch: Annotated[
         int, Option("Threads for reading prompts and verifying drafts; 0 for the same number.", flag="--threads-batch")

@@ -25,6 +25,7 @@ from edge_spec.controller.candidates import (
 from edge_spec.controller.measurements import Gain, Measurements
 from edge_spec.controller.request import Request
 from edge_spec.engines.base import Engine, Opener
+from edge_spec.engines.settings import ThreadCounts
 from edge_spec.errors import Arguments, BudgetExceeded, Sentence
 from edge_spec.memory import Ledger, format_size, reserve_bytes
 from edge_spec.memory.budget import Budget
@@ -163,6 +164,7 @@ class Plan:
         notes: sentences about what differs from what was asked for.
         least: the smallest candidate of all (``fits``), and of every stage but the first.
         profile: the numerics profile that results will carry, its name and facts; None where it is not known yet.
+        threads: how many threads compute the target, as far as that is known; None where it was not asked.
         gains: what each stage has brought on this device, where that was measured.
         pays: what needs least of the ways that pay, by stage, as far as that was measured.
         disk_bytes: bytes written to the disk before the chosen candidate first runs.
@@ -176,6 +178,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     least: Mapping[str, Candidate] = field(default_factory=dict)
     profile: Mapping[str, str] | None = None
+    threads: ThreadCounts | None = None
     gains: Mapping[str, Gain] = field(default_factory=dict)
     pays: Mapping[str, Candidate] = field(default_factory=dict)
     disk_bytes: int = 0

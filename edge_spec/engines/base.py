@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from edge_spec.engines.probe import ProbeResult
 from edge_spec.engines.records import FOLDER
-from edge_spec.engines.settings import SMALL_PARAMS, ModelSettings
+from edge_spec.engines.settings import SMALL_PARAMS, ModelSettings, ThreadCounts
 from edge_spec.engines.tokenizers import open_tokenizer, with_tokenizer
 from edge_spec.errors import Arguments, Sentence, UnsupportedModel
 from edge_spec.extras import how_to_install
@@ -392,6 +392,10 @@ class Engine(ABC):
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         """Return what a plan should show of resolved settings besides context, chunk and rows: name -> value."""
         return {}
+
+    def threads(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> ThreadCounts:
+        """Return how many threads will compute an opened model, as far as that is known."""
+        return settings.thread_counts
 
     @abstractmethod
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.settings import ModelSettings, ThreadCounts
 from edge_spec.errors import Closed, ContextFull
 from edge_spec.speculation.cache_state import pack_state, unpack_state
 from edge_spec.speculation.language_model import Capabilities, Logits, NumericsProfile
@@ -55,6 +55,7 @@ class CachedPool(ABC, Generic[P]):
     Attributes:
         settings: those that it was opened with.
         n_ids: how many ids of tokens it reads, which may be more than it has logits of.
+        threads: how many threads compute. They can be changed where bits do not depend on it.
     """
 
     _most_paths = sys.maxsize
@@ -65,6 +66,7 @@ class CachedPool(ABC, Generic[P]):
         self.settings = settings
         self.n_vocab, self.n_ids, self.n_ctx = n_vocab, n_vocab, settings.n_ctx
         self.profile, self.capabilities = profile, capabilities
+        self.threads: ThreadCounts = settings.thread_counts
         self.kept: KeptTokens | None = None
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from edge_spec.memory.device import cores
 from edge_spec.models import ModelFile
@@ -12,7 +12,7 @@ from edge_spec.models.gguf.types import KV_TYPES
 from edge_spec.models.heads import is_head
 from edge_spec.options import require_one_of, require_whole
 
-__all__ = ["SMALL_PARAMS", "ModelSettings"]
+__all__ = ["SMALL_PARAMS", "ModelSettings", "ThreadCounts"]
 
 
 SMALL_PARAMS = 20_000_000
@@ -22,13 +22,32 @@ _SMALL_CHUNK = 128
 """Tokens per decode while a drafter reads a prompt: its weights fit the processor's caches, but its buffers count."""
 
 
+class ThreadCounts(NamedTuple):
+    """Numbers of threads: for one row, for several as drafts and texts side by side have them, and for a prompt."""
+
+    one: int
+    several: int
+    prompt: int
+
+    def __str__(self) -> str:
+        parts = {"for one row": self.one, "for several": self.several, "for prompts": self.prompt}
+        if len(set(parts.values())) == 1:
+            return str(self.one)
+        return ", ".join(f"{n} {what}" for what, n in parts.items())
+
+    def for_rows(self, n: int, most: int) -> int:
+        """Return that of a run of ``n`` rows, where decodes have at most ``most``."""
+        return self.one if n <= 1 else self.several if n <= most else self.prompt
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """How one model is run, on any engine.
 
     Attributes:
         n_ctx: the most tokens that can be committed. Room for drafts is added to it.
-        n_threads, n_threads_batch: the most threads for one row, and for many; 0 for the number of physical cores.
+        n_threads, n_threads_batch: the most threads for one row, and for many; 0 for the number of physical cores, or
+            what was measured to be faster, see ``thread_counts``.
         kv_k, kv_v: types of cached keys and values; ``auto`` leaves them to the engine.
         prefill_chunk: tokens per decode while a prompt is read.
         max_rows: the most rows of one decode that returns logits.
@@ -83,6 +102,12 @@ class ModelSettings:
         physical, logical = cores()
         n = min(self.n_threads or physical, logical)
         return n, min(self.n_threads_batch or n, logical)
+
+    @property
+    def thread_counts(self) -> ThreadCounts:
+        """The same by what is computed."""
+        n, n_batch = self.threads
+        return ThreadCounts(n, n_batch, n_batch)
 
     def for_drafter(self, file: ModelFile, *, trees: bool) -> Self:
         """Return the settings of a smaller model that drafts for one with these: the same context, fewer threads.

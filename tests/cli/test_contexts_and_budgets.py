@@ -108,10 +108,12 @@ def test_the_command_prints_the_profile(probe_cache: Path, capsys: pytest.Captur
     arguments += ["--cache-dir", str(probe_cache)]
     with pytest.raises(SystemExit):
         main(arguments)
-    assert f"numerics profile {profile.name}\n" in capsys.readouterr().out
+    assert f"numerics profile {profile.name}\nthreads 1\n" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main([*arguments, "--json"])
-    assert json.loads(capsys.readouterr().out)["profile"] == {"name": profile.name, **dict(profile.facts)}
+    found = json.loads(capsys.readouterr().out)
+    assert found["profile"] == {"name": profile.name, **dict(profile.facts)}
+    assert found["threads"] == {"one": 1, "several": 1, "prompt": 1}
 
 
 # --- budgets that cannot be

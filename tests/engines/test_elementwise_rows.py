@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from edge_spec.engines.onnx.kernels import available, library_path
-from edge_spec.engines.onnx.transcription.fusion import fuse
+from edge_spec.engines.onnx.transcription.fusion import THREADS, fuse
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
 
 pytestmark = pytest.mark.skipif(available() is not None, reason="the kernels were not built")
@@ -86,9 +86,14 @@ def session(operator: str, width: int, n_threads: int, *, fused: bool = True) ->
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.intra_op_num_threads = n_threads
-    settings.add_session_config_entry("edge_spec.threads", str(n_threads))
     settings.register_custom_ops_library(str(library_path()))
     return ort.InferenceSession(graph.serialize(), settings, providers=["CPUExecutionProvider"])
+
+
+def run(running: ort.InferenceSession, x: Array, a: Array, n_threads: int = 1) -> Array:
+    given = {"x": x, "a": a, THREADS: np.array([n_threads])}
+    (y,) = running.run(["y"], {each.name: given[each.name] for each in running.get_inputs()})
+    return np.asarray(y)
 
 
 def rows_of(width: int) -> tuple[Array, Array]:
@@ -106,7 +111,7 @@ def test_a_row_does_not_depend_on_the_other_rows_or_the_threads(operator: str) -
             for n in (N_ROWS, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17):
                 for start in (0, 5) if n < N_ROWS else (0,):
                     part = slice(start, start + n)
-                    (y,) = running.run(["y"], {"x": x[:, part], "a": a[:, part]})
+                    y = run(running, x[:, part], a[:, part], n_threads)
                     expected = y.view(np.uint32) if expected is None else expected
                     assert np.array_equal(y.view(np.uint32), expected[:, part]), (width, n_threads, n, start)
 
@@ -115,8 +120,7 @@ def test_a_row_does_not_depend_on_the_other_rows_or_the_threads(operator: str) -
 def test_fused_operators_compute_what_they_replace(operator: str) -> None:
     for width in WIDTHS[1:]:
         x, a = rows_of(width)
-        given = {"x": x, "a": a}
-        (fused,), (apart,) = (session(operator, width, 1, fused=each).run(["y"], given) for each in (True, False))
+        fused, apart = (run(session(operator, width, 1, fused=each), x, a) for each in (True, False))
         np.testing.assert_allclose(fused, apart, rtol=2e-6, atol=1e-7)
 
 
@@ -207,5 +211,5 @@ def test_fused_operators_give_the_bits_of_their_definitions(
 ) -> None:
     for width in WIDTHS:
         x, a = rows_of(width)
-        (y,) = session(operator, width, 1).run(["y"], {"x": x, "a": a})
+        y = run(session(operator, width, 1), x, a)
         assert np.array_equal(y[0].view(np.uint32), defined(x[0], a[0]).view(np.uint32)), width

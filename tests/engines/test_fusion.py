@@ -16,7 +16,7 @@ from gguf_files import write_gguf
 
 import edge_spec.engines.onnx.kernels as kernels
 from edge_spec.engines.onnx.transcription.cache import transcribe
-from edge_spec.engines.onnx.transcription.fusion import fuse
+from edge_spec.engines.onnx.transcription.fusion import THREADS, fuse
 from edge_spec.engines.onnx.transcription.proto import FLOAT, INT64, UINT8, Graph, Node
 from edge_spec.models import inspect
 
@@ -122,14 +122,17 @@ class Layer:
         fuse(graph)
         return graph
 
-    def run(self, graph: Graph, n_threads: int = 1, x: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    def run(
+        self, graph: Graph, n_threads: int = 1, x: np.ndarray[Any, Any] | None = None, shared_by: int | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Run it in a session of so many threads, ``shared_by`` of which share the work; all if it is None."""
         settings = ort.SessionOptions()
         settings.log_severity_level = 4
         settings.intra_op_num_threads = n_threads
-        settings.add_session_config_entry("edge_spec.threads", str(n_threads))
         settings.register_custom_ops_library(str(kernels.library_path()))
         session = ort.InferenceSession(graph.serialize(), settings, providers=["CPUExecutionProvider"])
-        (y,) = session.run(["y"], {"x": self.x if x is None else x})
+        of_run = np.array([n_threads if shared_by is None else shared_by])
+        (y,) = session.run(["y"], {"x": self.x if x is None else x, THREADS: of_run})
         return np.asarray(y)
 
 
@@ -143,6 +146,8 @@ def test_a_run_gives_the_same_bits_with_every_number_of_threads_and_rows(layer: 
     y = layer.run(graph)
     for n_threads in (2, 3, 5):
         assert np.array_equal(layer.run(graph, n_threads), y)
+    for shared_by in (1, 2, 3, 5, 8):
+        assert np.array_equal(layer.run(graph, 3, shared_by=shared_by), y)
     for n in (1, 16, 17):
         assert np.array_equal(layer.run(graph, 2, layer.x[:, :n]), y[:, :n])
     assert layer.run(graph, 2, layer.x[:, :0]).shape == (1, 0, layer.width)
@@ -178,6 +183,12 @@ def test_cut_off_or_variable_tables_are_refused(layer: Layer) -> None:
         graph.takes(name, INT64, ("a", "b"))
         with pytest.raises(Exception, match="must be constant"):
             layer.run(graph)
+
+
+@pytest.mark.parametrize("n_threads", [0, -1, 1 << 31])
+def test_impossible_numbers_of_threads_are_refused(layer: Layer, n_threads: int) -> None:
+    with pytest.raises(Exception, match="impossible number of threads"):
+        layer.run(layer.graph(), shared_by=n_threads)
 
 
 def test_rows_of_another_width_are_refused(layer: Layer) -> None:

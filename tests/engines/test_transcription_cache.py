@@ -281,7 +281,7 @@ def test_what_a_killed_process_left_is_removed(gguf: Path, tmp_path: Path) -> No
 def test_what_nobody_has_used_for_long_goes_when_another_is_written(gguf: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first, second = (transcribe(inspect(write_gguf(gguf, seed=seed)), cache).folder for seed in (1, 2))
-    older = first.with_name(first.name[:-1] + "0")
+    older = first.with_name(first.name.rpartition("-")[0] + "-0")
     shutil.copytree(second, older)
     for folder, days in ((first, 61), (second, 59), (older, 2)):
         _aged(folder / "source.json", days)

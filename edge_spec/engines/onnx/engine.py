@@ -29,7 +29,8 @@ from edge_spec.engines.onnx.transcription.head import fusing_bytes, head_bytes, 
 from edge_spec.engines.onnx.transcription.matrices import group_outputs
 from edge_spec.engines.onnx.transcription.network import FUSED_EXPERTS, KEYS_AND_VALUES
 from edge_spec.engines.onnx.transcription.per_layer import per_layer_table
-from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.settings import ModelSettings, ThreadCounts
+from edge_spec.engines.thread_counts import known_counts
 from edge_spec.engines.tokenizers import why_no_tokenizer
 from edge_spec.errors import ModelFileError
 from edge_spec.memory import Footprint
@@ -337,6 +338,11 @@ class OnnxEngine(Engine):
     def shown(self, settings: ModelSettings, footprint: Footprint) -> Mapping[str, str]:
         cache = {"kv": f"{settings.kv_k}/{settings.kv_v}"} if settings.kv_k != self.auto_kv else {}
         return cache | ({"experts": str(settings.held_experts)} if footprint.paged_bytes else {})
+
+    def threads(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> ThreadCounts:
+        if file.graph is not None:
+            return super().threads(file, settings, cache_dir=cache_dir)
+        return known_counts(file.fingerprint, onnx_settings(settings), cache_dir=cache_dir)
 
     def profile(self, file: ModelFile, settings: ModelSettings, *, cache_dir: Path | None) -> NumericsProfile | None:
         return known_onnx_profile(file, settings, cache_dir=cache_dir)

@@ -25,6 +25,7 @@ from edge_spec.engines.onnx.transcription.head import FEATURE, HIDDEN, hidden_ro
 from edge_spec.engines.probe import OWN_READINGS, PLAIN, READINGS, ProbeResult
 from edge_spec.engines.probe_records import ProfileOf, known_profile, probe_once
 from edge_spec.engines.settings import ModelSettings
+from edge_spec.engines.thread_counts import measured_once
 from edge_spec.errors import Arguments, BackendError, DiskFull, ModelFileError, Sentence, UnsupportedModel
 from edge_spec.memory import format_size
 from edge_spec.memory.hardware import processor
@@ -63,7 +64,7 @@ def onnx_settings(settings: ModelSettings) -> ModelSettings:
     """Settings as a session is made with them: a type of cache that there is, and none that only others have."""
     kind = cache_kind(settings) or CACHE_KINDS[0]
     # A mask is all that trees need; the same is found out, and remembered, with and without.
-    return replace(settings, kv_k=kind, kv_v=kind, trees=True, extras={})
+    return replace(settings, kv_k=kind, kv_v=kind, trees=True, n_threads_batch=0, extras={})
 
 
 def drafter_settings(settings: ModelSettings) -> ModelSettings:
@@ -248,6 +249,7 @@ def open_onnx(
         readings=OWN_READINGS,
         n_different=n_different,
     )
+    pool.threads = measured_once(pool, file=file, cache_dir=cache_dir)
     return pool, found
 
 

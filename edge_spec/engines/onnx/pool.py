@@ -67,7 +67,9 @@ class OnnxPool(SessionPool["OnnxPath", Session]):
         session.ids[:n_run] = ids + [0] * (n_run - n)
         states = [part.path.prepared(part) for part in parts] if session.states is not None else []
         # A run returns a row at least.
-        logits = session.run(_numbers_of(parts), n_run, range(n) if is_decode else range(n - 1, n), states)
+        wanted = range(n) if is_decode else range(n - 1, n)
+        n_threads = self.threads.for_rows(n_run, self.settings.max_rows)
+        logits = session.run(_numbers_of(parts), n_run, wanted, states, n_threads=n_threads)
         if session.features is not None:
             cells = [part.path.tiles.cells(part.start, part.start + len(part.tokens)) for part in parts]
             session.features.keep(np.concatenate(cells))
@@ -78,7 +80,7 @@ class OnnxPool(SessionPool["OnnxPath", Session]):
 
     def settle(self, states: Sequence[int]) -> None:
         """Run the graph without a row, which lets the states of a text take in what is kept for them."""
-        self.session.run(_numbers_of(()), 0, range(0), [states])
+        self.session.run(_numbers_of(()), 0, range(0), [states], n_threads=self.threads.one)
 
     def copy_tiles(self, session: Session, copies: Sequence[tuple[int, int]]) -> None:
         """Copy tiles to others."""

@@ -196,7 +196,6 @@ def _options(
         options.add_session_config_entry("edge_spec.held_experts", str(held_experts))
     if forgets_experts:
         options.add_session_config_entry("edge_spec.forgets_experts", "1")
-    options.add_session_config_entry("edge_spec.threads", str(n_threads))
     if operators is not None:
         options.register_custom_ops_library(str(operators))
     return options

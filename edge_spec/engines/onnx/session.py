@@ -16,6 +16,7 @@ from edge_spec.engines.onnx.row_table import RowTable
 from edge_spec.engines.onnx.runner import Runner
 from edge_spec.engines.onnx.states import StatesMemory, kept_rows
 from edge_spec.engines.onnx.transcription.cache import Transcription
+from edge_spec.engines.onnx.transcription.fusion import THREADS
 from edge_spec.engines.onnx.transcription.matrices import WEIGHTS
 from edge_spec.engines.onnx.transcription.per_layer import PER_LAYER
 from edge_spec.engines.onnx.transcription.recurrent import RUN
@@ -65,6 +66,7 @@ class Session(Runner):
             tables[f"cos_{name}"], tables[f"sin_{name}"] = rotary.table(n_cells, settings.n_ctx)
         if model.rotary["all"].temperature:
             tables["query_scales"] = model.rotary["all"].query_scales(n_cells)
+        tables[THREADS] = self._n_threads = np.ones(1, np.int64)
         self.ids = np.zeros(settings.prefill_chunk, np.int64)
         self._rows = np.zeros(settings.max_rows, np.int64)
         self._logits = np.zeros((settings.max_rows, model.n_vocab), np.float32)
@@ -124,15 +126,25 @@ class Session(Runner):
         """Return further outputs with a row for every token."""
         return {self.features.name: self.features.computed} if self.features is not None else {}
 
-    def run(self, tree: Sequence[int], n_run: int, rows: range, states: Sequence[Sequence[int]] = ()) -> Logits:
+    def run(
+        self,
+        tree: Sequence[int],
+        n_run: int,
+        rows: range,
+        states: Sequence[Sequence[int]] = (),
+        *,
+        n_threads: int,
+    ) -> Logits:
         """Compute ``ids[:n_run]``; see ``BoundCache.run``.
 
         Args:
+            n_threads: how many of the session's threads share the work. The bits do not depend on it.
             states: what ``States.prepare`` returned of each text.
 
         Raises:
             ModelFileError: what is looked up in the model's file cannot be read.
         """
+        self._n_threads[0] = n_threads
         if self._table is not None:
             self._table.read(self.ids[:n_run], self._looked_up[:n_run])
         inputs = {RUN: self.states.numbers(states)} if self.states is not None else {}

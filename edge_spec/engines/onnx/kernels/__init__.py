@@ -9,10 +9,11 @@ of them, so that a few rows cost little more than one. ONNX Runtime uses them as
 
 and ``ExpertRows``, which multiplies each row with the experts that it chooses (``src/experts.h``), ``AttendRows``
 (``src/attention.h``), ``ConvolveRows`` (``src/convolution.h``), ``DeltaRows`` (``src/delta.h``), and ``LayerRows``,
-which is a run of all that goes from row to row, products and attention in one call (``src/layer_operator.c``). A graph
-that uses them imports version 1 of that domain, and keeps packed weights as initializers, which ONNX Runtime maps from
-external data. GatherRows reads an embedding from the same packed weights that MatMulRows multiplies with as the output
-layer. The session's options must know the library before the session is made:
+which is a run of all that goes from row to row, products and attention in one call, on as many threads as an input says
+(``src/layer_operator.c``). A graph that uses them imports version 1 of that domain, and keeps packed weights as
+initializers, which ONNX Runtime maps from external data. GatherRows reads an embedding from the same packed weights
+that MatMulRows multiplies with as the output layer. The session's options must know the library before the session is
+made:
 
     options.register_custom_ops_library(str(edge_spec.engines.onnx.kernels.library_path()))
 

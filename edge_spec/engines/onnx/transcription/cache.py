@@ -55,7 +55,7 @@ __all__ = [
     "transcribe",
 ]
 
-VERSION = 9
+VERSION = 10
 """Of the content of a folder; transcriptions of other versions are made again."""
 
 _FACTS = "facts.json"

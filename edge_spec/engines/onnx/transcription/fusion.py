@@ -24,9 +24,12 @@ from edge_spec.engines.onnx.kernels import (
     LAYER_ROWS,
     MATMUL_ROWS,
 )
-from edge_spec.engines.onnx.transcription.proto import Graph, Node
+from edge_spec.engines.onnx.transcription.proto import INT64, Graph, Node
 
-__all__ = ["fuse"]
+__all__ = ["THREADS", "fuse"]
+
+THREADS = "threads"
+"""The input of a fused graph, i64 ``[1]``, that says how many threads of the session share the work of a run."""
 
 (_PRODUCT, _ATTEND, _NORM, _NORM_IN_ORDER, _ADD, _MULTIPLY, _SCALE, _SIGMOID, _SILU, _GELU, _RELU, _COPY) = range(12)
 """The kinds of steps, see ``layer_operator.c``."""
@@ -154,6 +157,7 @@ class _Fusion:
         for number, part in reversed(list(enumerate(self._parts))):
             node = part
             if not isinstance(node, Node):
+                self._graph.takes(THREADS, INT64, (1,))
                 node = _written(self._graph, f"run.{number}", node, self._widths, wanted)
             wanted.update(node.inputs)
             written.append(node)
@@ -410,6 +414,7 @@ def _written(
         (
             graph.constant(f"{name}.steps", np.array(table, np.int64)),
             graph.constant(f"{name}.places", np.array(places, np.int64)),
+            THREADS,
             *inputs,
         ),
         tuple(outputs),
@@ -417,8 +422,8 @@ def _written(
     )
 
 
-_N_FIRST = 2
-"""Inputs of a run before its own."""
+_N_FIRST = 3
+"""Inputs of a run before its own: steps, places and threads."""
 
 
 def _numbers(step: _Step, known: Mapping[str, int], read: Sequence[int]) -> list[int]:

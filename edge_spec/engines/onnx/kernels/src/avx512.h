@@ -143,7 +143,7 @@ ER_INLINE void multiply_rows(const er_tile *t, er_kind kind, int rows, bool is_k
                 __m512i quads[8];
                 ER_UNROLL for (int line = 0; line < (er_block_bytes(kind) + 63) / 64; line++)
                     _mm_prefetch((const char *)ahead + b * er_block_bytes(kind) + 64 * line, _MM_HINT_T0);
-                unpack(kind, block + er_subscale_bytes(kind), quads);
+                unpack(kind, block + er_subscale_bytes(kind), 0, 8, quads);
                 if (is_known) {
                     add_block(kind, quads, &s, a, rows, 0, rows, acc);
                 } else {

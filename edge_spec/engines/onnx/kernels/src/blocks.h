@@ -20,19 +20,21 @@ ER_INLINE bytes move_bits(bytes x, int n, int from, int to) {
     return AND(moved, SET_BYTES((char)(((1 << n) - 1) << to)));
 }
 
-/* A register of each of the eight quads of a block. codes: where its lanes of the first quad are. */
-ER_INLINE void unpack(er_kind kind, const uint8_t *codes, bytes quads[8]) {
+/* A register of each of n quads of a block, of which there are eight, from `first` on. codes: where its lanes of the first
+ * quad of all are. */
+ER_INLINE void unpack(er_kind kind, const uint8_t *codes, int first, int n, bytes *quads) {
     const int low = er_low_bits(kind), more = er_code_bits(kind) - low;
-    ER_UNROLL for (int j = 0; j < 8; j++) {
-        quads[j] = move_bits(LOAD_BYTES(codes + 64 * (low * j / 8)), low, low * j % 8, low == 1);
+    ER_UNROLL for (int i = 0; i < n; i++) {
+        const int j = first + i;
+        quads[i] = move_bits(LOAD_BYTES(codes + 64 * (low * j / 8)), low, low * j % 8, low == 1);
         if (more > 0)
-            quads[j] = OR(quads[j], move_bits(LOAD_BYTES(codes + 64 * (low + more * j / 8)), more, more * j % 8, low));
+            quads[i] = OR(quads[i], move_bits(LOAD_BYTES(codes + 64 * (low + more * j / 8)), more, more * j % 8, low));
     }
     if (er_table(kind) != NULL) {
         const bytes table = LOAD_TABLE(er_table(kind)), numbers = er_number_bits(kind) == 8 ? SIGNED(table) : table;
-        ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = LOOK_UP(numbers, quads[j]);
+        ER_UNROLL for (int i = 0; i < n; i++) quads[i] = LOOK_UP(numbers, quads[i]);
     } else if (er_code_bits(kind) == 8) {
-        ER_UNROLL for (int j = 0; j < 8; j++) quads[j] = SIGNED(quads[j]);
+        ER_UNROLL for (int i = 0; i < n; i++) quads[i] = SIGNED(quads[i]);
     }
 }
 

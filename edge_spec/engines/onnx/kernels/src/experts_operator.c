@@ -388,10 +388,10 @@ static OrtStatus *compute_pass(OrtKernelContext *context, work *w) {
         const size_t n = w->n_active, uses = w->starts[expert] - w->first_use;
         const bool alone = is_for_one_thread(n * (hidden_groups * hidden_bytes + out_groups * down->group_bytes),
                                              uses / n);
-        const size_t per_job = groups_per_job(n * hidden_groups, hidden_bytes);
+        const size_t per_job = groups_per_job(n * hidden_groups, hidden_bytes, uses / n);
         w->hidden_groups = per_job < hidden_groups ? per_job : hidden_groups;
         w->hidden_jobs = (hidden_groups + w->hidden_groups - 1) / w->hidden_groups;
-        w->out_groups = groups_per_job(out_groups, n * down->group_bytes);
+        w->out_groups = groups_per_job(out_groups, n * down->group_bytes, uses / n);
         TRY(run_jobs(api, context, alone, read_job, n * w->n_tiles, w));
         TRY(run_jobs(api, context, alone, hide_job, n * w->hidden_jobs, w));
         TRY(run_jobs(api, context, alone, quantize_job, n * w->n_tiles, w));

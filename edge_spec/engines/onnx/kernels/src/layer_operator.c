@@ -1,6 +1,6 @@
 /* A layer, or any other run of steps, as one operator of ONNX Runtime, in the domain edge_spec:
  *
- *     LayerRows(steps i64[n, 20], places i64[m, 3], further inputs ...) -> f32[1, rows, width] ...
+ *     LayerRows(steps i64[n, 21], places i64[m, 3], threads i64[1], further inputs ...) -> f32[1, rows, width] ...
  *
  * ONNX Runtime takes some microseconds for each operator that it calls, and its threads wait in between: with a call for
  * every step that is a fifth of the time that a small model takes for a token.
@@ -8,10 +8,11 @@
  * A place holds numbers of every row: what it is, a number, and how many numbers a row has. It is scratch memory (the
  * number is how many numbers of a row come before it), an input of rows, an output of rows, or a constant that is the same
  * for all rows (the number of the input or output). Steps and places, constants and weights must be constant inputs; all
- * are checked when the session is made.
+ * are checked when the session is made. `threads` is how many threads of the session share the work of a call; numbers do
+ * not depend on it.
  *
- * A step is 20 numbers: what it does; a place that it reads and where in its rows; another; the place that it writes and
- * where in its rows; n; and twelve more:
+ * A step is 21 numbers: what it does; a place that it reads and where in its rows; another; the place that it writes and
+ * where in its rows; n; and thirteen more:
  *
  *     PRODUCT     as MatMulRows; n inputs; the input with the weights. Fills the place that it writes.
  *     ATTEND      as AttendRows of all of a place; n numbers of a row; the inputs with keys, values, cosines, sines, tree,
@@ -23,8 +24,6 @@
  *
  * Steps between products and attention go from row to row, so that a job takes some rows through all of them.
  */
-#include "layer_operator.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +41,9 @@ enum {
     STEP_NUMBERS = 21, PLACE_NUMBERS = 3, MOST_STEPS = 1 << 20, MOST_NUMBERS = 1 << 30,
     /* Rows of one pass over the weights, as in operators.c. */
     PASS_ROWS = 256,
+    /* The inputs that a graph does not number itself are steps, places and threads. */
+    THREADS = 2,
+    N_FIRST = 3,
 };
 
 typedef struct {
@@ -57,10 +59,7 @@ _Static_assert(sizeof(place) == PLACE_NUMBERS * sizeof(int64_t), "a place is its
 
 /* What a step was given when the session was made. */
 typedef union {
-    struct {
-        er_matrix matrix;
-        size_t groups_per_job;
-    };
+    er_matrix matrix;
     er_heads heads;
 } given;
 
@@ -68,7 +67,7 @@ typedef struct {
     const OrtApi *api;
     const er_variant *variant;
     const er_rowwise_variant *rowwise;
-    size_t n_threads, n_steps, n_places, n_outputs;
+    size_t n_steps, n_places, n_outputs;
     size_t scratch_width, activation_bytes; /* of a row */
     const step *steps;
     const place *places;
@@ -153,7 +152,6 @@ static OrtStatus *read_product(layer *l, const OrtKernelInfo *info, const step *
         return refuse(api, wrong);
     if (g->matrix.n_in != (size_t)s->n || g->matrix.n_out != (size_t)l->places[s->y].width)
         return refuse(api, "packed weights have another shape than the graph says");
-    g->groups_per_job = groups_per_job(g->matrix.n_groups, g->matrix.group_bytes);
     const size_t bytes = er_activations_bytes(&g->matrix, 1);
     l->activation_bytes = bytes > l->activation_bytes ? bytes : l->activation_bytes;
     return NULL;
@@ -221,6 +219,7 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
     const void *steps, *places;
     size_t n_steps, n_places;
     char name[64] = "";
+    (void)op;
     read_text(api, info, "variant", name, sizeof name);
     /* Names of the products' variants are their own. */
     const bool is_reference = strcmp(name, "reference") == 0;
@@ -236,7 +235,6 @@ static OrtStatus *ORT_CALL create(const OrtCustomOp *op, const OrtApi *api, cons
         .api = api,
         .variant = er_find_variant(name),
         .rowwise = er_rowwise_find(is_reference ? name : ""),
-        .n_threads = ((const er_layer_operator *)(const void *)op)->n_threads,
         .n_steps = n_steps / STEP_NUMBERS,
         .n_places = n_places / PLACE_NUMBERS,
         .steps = steps,
@@ -274,12 +272,21 @@ typedef struct {
     void *scratch;
     uint8_t *activations;
     const step *first, *end, *product; /* of the phase: steps from row to row, and a product that comes after them */
+    size_t groups_per_job;             /* of the product */
     er_team team;
     OrtStatus *status;
 } call;
 
 static float *numbers(const call *c, int64_t which, int64_t at, size_t row) {
     return c->places[which].at + row * c->places[which].stride + at;
+}
+
+/* The epsilon of a norm. */
+static float epsilon_of(const step *s) {
+    const uint32_t bits = (uint32_t)s->more[1];
+    float epsilon;
+    memcpy(&epsilon, &bits, sizeof epsilon);
+    return epsilon;
 }
 
 static void take_row(const call *c, const step *s, size_t row) {
@@ -289,15 +296,9 @@ static void take_row(const call *c, const step *s, size_t row) {
     const size_t n = (size_t)s->n;
     switch (s->what) {
     case NORM:
-    case NORM_IN_ORDER: {
-        const uint32_t bits = (uint32_t)s->more[1];
-        float epsilon;
-        memcpy(&epsilon, &bits, sizeof epsilon);
         for (size_t i = 0; i < (size_t)s->more[0]; i++)
-            (s->what == NORM ? do_->norm : do_->norm_in_order)(a + i * n, numbers(c, s->b, s->b_at, 0), y + i * n, n,
-                                                               epsilon);
+            do_->norm(a + i * n, numbers(c, s->b, s->b_at, 0), y + i * n, n, epsilon_of(s));
         break;
-    }
     case ADD: do_->add(a, numbers(c, s->b, s->b_at, row), y, n); break;
     case MULTIPLY: do_->multiply(a, numbers(c, s->b, s->b_at, row), y, n); break;
     case SCALE: do_->scale(a, *numbers(c, s->b, s->b_at, row), y, n); break;
@@ -312,6 +313,20 @@ static void take_row(const call *c, const step *s, size_t row) {
     }
 }
 
+/* Rows [start, end) through a step. */
+static void take_rows(const call *c, const step *s, size_t start, size_t end) {
+    if (s->what == NORM_IN_ORDER) {
+        const size_t n = (size_t)s->n;
+        for (size_t i = 0; i < (size_t)s->more[0]; i++)
+            c->layer->rowwise->norm_in_order(numbers(c, s->a, s->a_at, start) + i * n, c->places[s->a].stride,
+                                             numbers(c, s->b, s->b_at, 0), numbers(c, s->y, s->y_at, start) + i * n,
+                                             c->places[s->y].stride, end - start, n, epsilon_of(s));
+        return;
+    }
+    for (size_t row = start; row < end; row++)
+        take_row(c, s, row);
+}
+
 static size_t rows_of_pass(const call *c, size_t pass) {
     const size_t left = c->n_rows - pass * PASS_ROWS;
     return left < PASS_ROWS ? left : PASS_ROWS;
@@ -324,8 +339,7 @@ static void rows_job(void *user, size_t i) {
     const size_t start = pass * PASS_ROWS + er_tile_start(n_rows, t);
     const size_t end = pass * PASS_ROWS + er_tile_start(n_rows, t + 1);
     for (const step *s = c->first; s < c->end; s++)
-        for (size_t row = start; row < end; row++)
-            take_row(c, s, row);
+        take_rows(c, s, start, end);
     if (c->product != NULL) {
         const er_matrix *matrix = &c->layer->given[c->product - c->layer->steps].matrix;
         c->layer->variant->quantize(matrix->kind, numbers(c, c->product->a, c->product->a_at, start),
@@ -336,11 +350,11 @@ static void rows_job(void *user, size_t i) {
 
 static void product_job(void *user, size_t i) {
     const call *c = user;
-    const given *g = &c->layer->given[c->product - c->layer->steps];
-    const size_t n_jobs = (g->matrix.n_groups + g->groups_per_job - 1) / g->groups_per_job;
-    const size_t pass = i / n_jobs, first = i % n_jobs * g->groups_per_job, left = g->matrix.n_groups - first;
-    er_multiply(c->layer->variant, &g->matrix, c->activations + er_activations_bytes(&g->matrix, pass * PASS_ROWS),
-                rows_of_pass(c, pass), first, first + (left < g->groups_per_job ? left : g->groups_per_job),
+    const er_matrix *matrix = &c->layer->given[c->product - c->layer->steps].matrix;
+    const size_t n_jobs = (matrix->n_groups + c->groups_per_job - 1) / c->groups_per_job;
+    const size_t pass = i / n_jobs, first = i % n_jobs * c->groups_per_job, left = matrix->n_groups - first;
+    er_multiply(c->layer->variant, matrix, c->activations + er_activations_bytes(matrix, pass * PASS_ROWS),
+                rows_of_pass(c, pass), first, first + (left < c->groups_per_job ? left : c->groups_per_job),
                 numbers(c, c->product->y, 0, pass * PASS_ROWS));
 }
 
@@ -369,9 +383,10 @@ static OrtStatus *take_steps(call *c) {
         if (s == end)
             break;
         if (c->product != NULL) {
-            const given *g = &c->layer->given[s - c->layer->steps];
-            const size_t n_jobs = (g->matrix.n_groups + g->groups_per_job - 1) / g->groups_per_job;
-            TRY(share_jobs(&c->team.pool, is_for_one_thread(g->matrix.n_groups * g->matrix.group_bytes, c->n_rows),
+            const er_matrix *matrix = &c->layer->given[s - c->layer->steps].matrix;
+            c->groups_per_job = groups_per_job(matrix->n_groups, matrix->group_bytes, c->n_rows);
+            const size_t n_jobs = (matrix->n_groups + c->groups_per_job - 1) / c->groups_per_job;
+            TRY(share_jobs(&c->team.pool, is_for_one_thread(matrix->n_groups * matrix->group_bytes, c->n_rows),
                            product_job, n_passes * n_jobs, c));
         } else {
             TRY(attend(c, s));
@@ -439,6 +454,25 @@ static OrtStatus *find_places(call *c) {
     return NULL;
 }
 
+/* How many threads share the work of this call. */
+static OrtStatus *read_threads(const call *c, size_t *n_threads) {
+    const OrtApi *api = c->layer->api;
+    const OrtValue *value = NULL;
+    int64_t dims[MAX_DIMS + 1];
+    size_t rank, n = 0;
+    void *data;
+    TRY(api->KernelContext_GetInput(c->context, THREADS, &value));
+    if (value == NULL)
+        return refuse(api, "edge_spec.LayerRows: an input is missing");
+    TRY(shape_of(api, value, 0, dims, &rank, &n));
+    TRY(api->GetTensorMutableData((OrtValue *)value, &data));
+    const int64_t *wanted = data;
+    if (n != 1 || *wanted < 1 || *wanted > MOST_NUMBERS)
+        return refuse(api, "edge_spec.LayerRows: an impossible number of threads");
+    *n_threads = (size_t)*wanted;
+    return NULL;
+}
+
 static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     const layer *l = kernel;
     enum { USUAL = 64 };
@@ -446,9 +480,12 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
     if (places == NULL)
         return l->api->CreateStatus(ORT_FAIL, "edge_spec.LayerRows: out of memory");
     call c = {.layer = l, .context = context, .places = places};
+    size_t n_threads = 1;
     OrtStatus *status = find_places(&c);
+    if (status == NULL)
+        status = read_threads(&c, &n_threads);
     if (status == NULL && c.n_rows > 0) {
-        status = er_lead(&c.team, l->api, context, l->n_threads, lead, &c);
+        status = er_lead(&c.team, l->api, context, n_threads, lead, &c);
         if (status == NULL)
             status = c.status;
     }
@@ -459,25 +496,22 @@ static OrtStatus *ORT_CALL compute(void *kernel, OrtKernelContext *context) {
 }
 
 static const char *ORT_CALL name(const OrtCustomOp *op) { (void)op; return "LayerRows"; }
-static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) { (void)op; return i < 2 ? ORT_INT64 : ORT_ANY; }
-static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return 3; }
+static int ORT_CALL input_type(const OrtCustomOp *op, size_t i) { (void)op; return i < N_FIRST ? ORT_INT64 : ORT_ANY; }
+static size_t ORT_CALL n_inputs(const OrtCustomOp *op) { (void)op; return N_FIRST + 1; }
 static int ORT_CALL input_characteristic(const OrtCustomOp *op, size_t i) {
     (void)op;
-    return i < 2 ? ORT_INPUT_REQUIRED : ORT_INPUT_VARIADIC;
+    return i < N_FIRST ? ORT_INPUT_REQUIRED : ORT_INPUT_VARIADIC;
 }
 static int ORT_CALL output_characteristic(const OrtCustomOp *op, size_t i) { (void)op, (void)i; return ORT_INPUT_VARIADIC; }
 static int ORT_CALL differ(const OrtCustomOp *op) { (void)op; return 0; }
 
-const er_layer_operator er_layer_rows = {
-    .operator = {
-        .version = ORT_VERSION, .GetName = name, .GetExecutionProviderType = er_no_provider,
-        .GetInputType = input_type, .GetInputTypeCount = n_inputs, .GetOutputType = er_float,
-        .GetOutputTypeCount = er_one_output, .KernelDestroy = destroy, .GetInputCharacteristic = input_characteristic,
-        .GetOutputCharacteristic = output_characteristic, .GetInputMemoryType = er_default_memory,
-        .GetVariadicInputMinArity = er_one, .GetVariadicInputHomogeneity = differ,
-        .GetVariadicOutputMinArity = er_one, .GetVariadicOutputHomogeneity = er_one,
-        .CreateKernelV2 = create, .KernelComputeV2 = compute, .GetStartVersion = er_one,
-        .GetEndVersion = er_last_version,
-    },
-    .n_threads = 1,
+const OrtCustomOp er_layer_rows = {
+    .version = ORT_VERSION, .GetName = name, .GetExecutionProviderType = er_no_provider,
+    .GetInputType = input_type, .GetInputTypeCount = n_inputs, .GetOutputType = er_float,
+    .GetOutputTypeCount = er_one_output, .KernelDestroy = destroy, .GetInputCharacteristic = input_characteristic,
+    .GetOutputCharacteristic = output_characteristic, .GetInputMemoryType = er_default_memory,
+    .GetVariadicInputMinArity = er_one, .GetVariadicInputHomogeneity = differ,
+    .GetVariadicOutputMinArity = er_one, .GetVariadicOutputHomogeneity = er_one,
+    .CreateKernelV2 = create, .KernelComputeV2 = compute, .GetStartVersion = er_one,
+    .GetEndVersion = er_last_version,
 };

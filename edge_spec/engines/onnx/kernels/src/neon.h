@@ -161,7 +161,7 @@ ER_INLINE void multiply_block(er_kind kind, const uint8_t *head, const uint8_t *
     const block_scales s = scales_of(kind, head, block, QUARTER_GROUP * quarter);
     bytes quads[8];
     int r = 0;
-    unpack(kind, block + er_subscale_bytes(kind) + 16 * quarter, quads);
+    unpack(kind, block + er_subscale_bytes(kind) + 16 * quarter, 0, 8, quads);
 #ifdef PAIRS
     for (; r + 1 < rows; r += 2)
         add_two_rows(kind, quads, &s, activations, rows, r, acc + r);

@@ -10,9 +10,11 @@ enum {
     MAX_DIMS = 8,
     /* Groups whose weights a core's second-level cache holds while the tiles of a pass go by. */
     MAX_GROUPS_PER_JOB = 16,
-    MIN_JOB_BYTES = 1 << 16,
+    /* A row more costs as much as a third of what the first one does: work is bytes of weights, times rows + 3. */
+    FIRST_ROW = 3,
+    MIN_JOB_BYTES = 1 << 18,
     JOBS_AIMED_AT = 32,
-    /* Below this many bytes of weights, times rows + 3, waking other threads costs more than it saves. */
+    /* With less work, waking other threads costs more than it saves. */
     ALONE_BYTES = 400000,
 };
 
@@ -50,16 +52,18 @@ static inline OrtStatus *open_weights(const OrtApi *api, const OrtValue *value, 
     return NULL;
 }
 
-/* How many of n_groups groups a job takes. */
-static inline size_t groups_per_job(size_t n_groups, size_t group_bytes) {
+/* How many of n_groups groups a job takes: of few groups few where there are many rows, or threads would wait for the one
+ * with a job more. */
+static inline size_t groups_per_job(size_t n_groups, size_t group_bytes, size_t n_rows) {
     size_t groups = (n_groups + JOBS_AIMED_AT - 1) / JOBS_AIMED_AT;
-    const size_t least = (MIN_JOB_BYTES + group_bytes - 1) / group_bytes;
+    const size_t group_work = group_bytes * (n_rows + FIRST_ROW);
+    const size_t least = (MIN_JOB_BYTES + group_work - 1) / group_work;
     groups = groups < least ? least : groups;
     return groups > MAX_GROUPS_PER_JOB ? MAX_GROUPS_PER_JOB : groups;
 }
 
 static inline bool is_for_one_thread(size_t weight_bytes, size_t n_rows) {
-    return weight_bytes * (n_rows + 3) < ALONE_BYTES;
+    return weight_bytes * (n_rows + FIRST_ROW) < ALONE_BYTES;
 }
 
 #endif

@@ -12,7 +12,6 @@
 
 #include "experts_operator.h"
 #include "export.h"
-#include "layer_operator.h"
 #include "operator_inputs.h"
 #include "rows.h"
 
@@ -104,7 +103,7 @@ static OrtStatus *ORT_CALL multiply(void *kernel, OrtKernelContext *context) {
         return NULL;
     TRY(api->GetTensorMutableData((OrtValue *)x, &x_data));
     TRY(api->GetTensorMutableData(y, &y_data));
-    p.groups_per_job = groups_per_job(p.matrix.n_groups, p.matrix.group_bytes);
+    p.groups_per_job = groups_per_job(p.matrix.n_groups, p.matrix.group_bytes, n_rows);
     p.activations = malloc(er_activations_bytes(&p.matrix, n_rows < PASS_ROWS ? n_rows : PASS_ROWS));
     if (p.activations == NULL)
         return api->CreateStatus(ORT_FAIL, "edge_spec.MatMulRows: out of memory for the activations");
@@ -157,6 +156,7 @@ static const OrtCustomOp gather_rows = OPERATOR(gather_name, gather_input, two, 
 extern const OrtCustomOp er_attend_rows; /* attention_operator.c */
 extern const OrtCustomOp er_convolve_rows; /* convolution_operator.c */
 extern const OrtCustomOp er_delta_rows; /* delta_operator.c */
+extern const OrtCustomOp er_layer_rows; /* layer_operator.c */
 
 /* The operator of experts as a session wants it. */
 static OrtStatus *experts_of(const OrtApi *api, const OrtSessionOptions *options, const er_experts_operator **experts) {
@@ -179,36 +179,15 @@ static OrtStatus *experts_of(const OrtApi *api, const OrtSessionOptions *options
     return NULL;
 }
 
-/* The operator of layers as a session wants it. */
-static OrtStatus *layers_of(const OrtApi *api, const OrtSessionOptions *options, const er_layer_operator **layers) {
-    int is_given = 0;
-    char n_threads[16];
-    size_t size = sizeof n_threads;
-    *layers = &er_layer_rows;
-    TRY(api->HasSessionConfigEntry(options, ER_THREADS, &is_given));
-    if (!is_given)
-        return NULL;
-    TRY(api->GetSessionConfigEntry(options, ER_THREADS, n_threads, &size));
-    er_layer_operator *own = malloc(sizeof *own);
-    if (own == NULL)
-        return api->CreateStatus(ORT_FAIL, "edge_spec: out of memory");
-    memcpy(own, &er_layer_rows, sizeof *own);
-    own->n_threads = strtoul(n_threads, NULL, 10);
-    *layers = own;
-    return NULL;
-}
-
 /* Called by SessionOptions.register_custom_ops_library. ONNX Runtime keeps the domain and its operators, and never frees
  * them. */
 ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base) {
     const OrtApi *api = base->GetApi(ORT_VERSION);
     OrtCustomOpDomain *domain;
     const er_experts_operator *experts;
-    const er_layer_operator *layers;
     if (api == NULL)
         return base->GetApi(1)->CreateStatus(ORT_FAIL, "edge_spec needs ONNX Runtime 1.18 or later");
     TRY(experts_of(api, options, &experts));
-    TRY(layers_of(api, options, &layers));
     TRY(api->CreateCustomOpDomain("edge_spec", &domain));
     TRY(api->CustomOpDomain_Add(domain, &matmul_rows));
     TRY(api->CustomOpDomain_Add(domain, &gather_rows));
@@ -216,6 +195,6 @@ ER_EXPORT OrtStatus *ORT_CALL RegisterCustomOps(OrtSessionOptions *options, cons
     TRY(api->CustomOpDomain_Add(domain, &experts->operator));
     TRY(api->CustomOpDomain_Add(domain, &er_convolve_rows));
     TRY(api->CustomOpDomain_Add(domain, &er_delta_rows));
-    TRY(api->CustomOpDomain_Add(domain, &layers->operator));
+    TRY(api->CustomOpDomain_Add(domain, &er_layer_rows));
     return api->AddCustomOpDomain(options, domain);
 }

@@ -21,7 +21,9 @@ typedef struct {
     const char *name;
     bool (*runs_here)(void);
     void (*norm)(const float *x, const float *weights, float *y, size_t n, float epsilon);
-    void (*norm_in_order)(const float *x, const float *weights, float *y, size_t n, float epsilon);
+    /* Of some rows, which lie so many floats apart. */
+    void (*norm_in_order)(const float *x, size_t x_stride, const float *weights, float *y, size_t y_stride, size_t rows,
+                          size_t n, float epsilon);
     void (*add)(const float *a, const float *b, float *y, size_t n);
     void (*multiply)(const float *a, const float *b, float *y, size_t n);
     void (*scale)(const float *x, float factor, float *y, size_t n);

@@ -7,7 +7,7 @@
 #include "layout.h"
 #include "rowwise.h"
 
-enum { SUM_LANES = 8, SUM_PARTS = SUM_LANES / WIDTH };
+enum { SUM_LANES = 8, SUM_PARTS = SUM_LANES / WIDTH, ROWS_AT_ONCE = 8 };
 
 static bool runs_here(void) { return RUNS_HERE; }
 
@@ -80,17 +80,33 @@ static void silu(const float *x, float *y, size_t n) { FOR_ROW(x, x, y, n, silu_
 static void gelu(const float *x, float *y, size_t n) { FOR_ROW(x, x, y, n, gelu_of(A)); }
 static void relu(const float *x, float *y, size_t n) { FOR_ROW(x, x, y, n, relu_of(A)); }
 
-static void norm_in_order(const float *x, const float *weights, float *y, size_t n, float epsilon) {
-    float sum = 0.0f;
+/* Of so many rows, a constant. Each addition waits for the one before it, so several rows take little longer than one. */
+ER_INLINE void norm_rows_in_order(int rows, const float *x, size_t x_stride, const float *weights, float *y,
+                                  size_t y_stride, size_t n, float epsilon) {
+    float sums[ROWS_AT_ONCE] = {0.0f};
     for (size_t i = 0; i < n; i++)
-        sum += x[i] * x[i];
-    const float m = sqrtf(sum / (float)n + epsilon);
-    FOR_ROW(x, weights, y, n, MUL(DIV(A, SET1(m)), B));
+        ER_UNROLL for (int r = 0; r < rows; r++) {
+            const float number = x[(size_t)r * x_stride + i];
+            sums[r] += number * number;
+        }
+    for (int r = 0; r < rows; r++) {
+        const float m = sqrtf(sums[r] / (float)n + epsilon), *from = x + (size_t)r * x_stride;
+        float *to = y + (size_t)r * y_stride;
+        FOR_ROW(from, weights, to, n, MUL(DIV(A, SET1(m)), B));
+    }
+}
+
+static void norm_in_order(const float *x, size_t x_stride, const float *weights, float *y, size_t y_stride, size_t rows,
+                          size_t n, float epsilon) {
+    for (; rows >= ROWS_AT_ONCE; rows -= ROWS_AT_ONCE, x += ROWS_AT_ONCE * x_stride, y += ROWS_AT_ONCE * y_stride)
+        norm_rows_in_order(ROWS_AT_ONCE, x, x_stride, weights, y, y_stride, n, epsilon);
+    for (; rows > 0; rows--, x += x_stride, y += y_stride)
+        norm_rows_in_order(1, x, x_stride, weights, y, y_stride, n, epsilon);
 }
 
 static void norm(const float *x, const float *weights, float *y, size_t n, float epsilon) {
     if (n < 2 * SUM_LANES) {
-        norm_in_order(x, weights, y, n, epsilon);
+        norm_rows_in_order(1, x, n, weights, y, n, n, epsilon);
         return;
     }
     vec sums[SUM_PARTS];

@@ -4,7 +4,7 @@
 
 enum {
     ER_VERSION = 1,       /* of the packed layout */
-    ER_OPERATORS = 15,    /* raised with every new kind or function and every change to the arguments of the operators */
+    ER_OPERATORS = 16,    /* raised with every new kind or function and every change to the arguments of the operators */
     ER_HEADER_BYTES = 64,
     ER_GROUP = 16,        /* outputs in a group */
     ER_BLOCK = 32,        /* inputs in a block of a quantized kind */

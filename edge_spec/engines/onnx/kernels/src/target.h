@@ -20,9 +20,11 @@
 
 #if defined(__GNUC__)
 #define ER_UNROLL _Pragma("GCC unroll 16")
+#define ER_UNROLL_TWICE _Pragma("GCC unroll 2")
 #define ER_PREFETCH(address) __builtin_prefetch(address)
 #else
 #define ER_UNROLL
+#define ER_UNROLL_TWICE
 #define ER_PREFETCH(address) ((void)(address))
 #endif
 
