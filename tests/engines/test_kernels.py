@@ -284,7 +284,8 @@ def test_the_kernels_are_right_on_arm_and_under_sanitizers(script: str) -> None:
         ("avx512", {"avx512", "avx512-vnni", "avx512-vnni-256"}),
         ("avx512,avx-vnni", {"avx512", "avx512-vnni", "avx512-vnni-256", "avx-vnni"}),
         ("i8mm", {"neon-i8mm"}),
-        ("avx2,dotprod", {*VARIANTS} - {"reference"}),
+        ("dotprod", {"neon-dotprod", "neon-i8mm"}),
+        ("avx2,neon", {*VARIANTS} - {"reference"}),
         ("avx5,vnni,AVX2,", set()),
     ],
 )
