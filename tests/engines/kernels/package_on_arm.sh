@@ -5,7 +5,8 @@
 # the demo then writes 50 tokens, which have to be those that it writes here, and `edge-spec check` compares what every
 # way to draft writes with plain decoding.
 # Needs gcc-aarch64-linux-gnu and qemu-user (Debian's names), apt and dpkg of a Debian whose Python is new enough, and
-# the package index. PYTHON has edge-spec installed and can build it. Exit status 77: something is missing.
+# the package index. PYTHON has edge-spec installed and can build it. Exit status 77: something is missing. It takes five
+# minutes of a processor; on a busy one finding out which widths agree may be given up, and then nothing is drafted.
 set -eu
 cd "$(dirname "$0")/../../.."
 python=${PYTHON:-python3}
