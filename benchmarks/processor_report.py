@@ -11,6 +11,7 @@ process of its own with a cache of its own, in which the costs of decodes are me
 - **Share of the limit**: at one row of the bytes per second that as many threads read from memory, counting all
   matrices once; at 16 rows and for the prompt of the products per second of the best instruction (``peaks.py``), where
   that is known. A model that fits a cache can exceed the first.
+- **Limits**: those bytes and those products per second, above the tables.
 - **Drafts**: speed-up of ``auto`` over plain decoding of the package's prompts, as ``edge-spec bench`` measures it:
   greedily without penalties, and with the model's recommended sampler.
 - **Answers at once**: tokens per second of 4 and 8 answers together over one by one, plain decoding at 0.8.
@@ -41,10 +42,11 @@ from shape_files import shape_file
 
 import edge_spec
 from edge_spec.cli.prompts import read_prompts
+from edge_spec.engines.base import installed
 from edge_spec.engines.onnx.kernels import features
 from edge_spec.evaluation.bench import bench
+from edge_spec.memory import describe, format_size, probe
 from edge_spec.memory.device import cores
-from edge_spec.memory.hardware import describe
 from edge_spec.models import ModelFile, inspect, resolve
 from edge_spec.speculation.tree import Tree
 
@@ -129,8 +131,24 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def computer() -> str:
+    """Return what the figures belong to: the computer, its memory and cores, and what computed."""
+    hardware, device = describe(), probe()
+    names = (hardware.board, hardware.processor, hardware.system)
+    n_fast, n_slow = hardware.n_performance_cores, hardware.n_efficiency_cores
+    kinds = f" ({n_fast} fast, {n_slow} efficient)" if n_fast is not None else ""
+    n_cores = f"{device.n_physical_cores} cores{kinds}"
+    library = f"edge-spec {edge_spec.__version__}, ONNX Runtime {installed('onnxruntime')}"
+    return ", ".join((*filter(None, names), format_size(device.total_bytes), n_cores, library))
+
+
 def tables(found: Mapping[str, Mapping[str, Any]], model: str) -> Iterator[str]:
-    """Yield the lines of the tables, by set of instructions."""
+    """Yield the lines of the report, by set of instructions."""
+    for title, each in found.items():
+        peak = each["products_per_s"]
+        products = f"{peak / 1e9:.0f} G products of bytes a second at most" if peak else "products unknown"
+        yield f"{title}: reads {each['bytes_per_s'] / 1e9:.1f} GB/s from memory, {products}"
+    yield ""
     head = ["instructions", "model", *(f"{n} row{'s' * (n > 1)}, ms" for n in ROWS), f"prompt of {PROMPT}, ms"]
     yield from _head([*head, "of memory, 1 row", f"of products, {ROWS[-1]} rows", "in the prompt"])
     for title, each in found.items():
@@ -180,6 +198,7 @@ def main() -> int:
     if options.shape is not None:
         command += ["--shape-path", str(shape_file(options.shapes, options.shape, "Q4_0"))]
     found: dict[str, Any] = {}
+    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
     for without in ["", *options.without]:
         with tempfile.TemporaryDirectory() as cache:
             environment = os.environ | {"EDGE_SPEC_WITHOUT": without}
@@ -191,7 +210,7 @@ def main() -> int:
             return 1
         each = json.loads(done.stdout.splitlines()[-1])
         found[f"{each['variant']}, forced" if without else each["variant"]] = each
-    print(f"{describe().processor}, {options.threads} threads, edge-spec {edge_spec.__version__}\n")
+    print(f"{computer()}, {options.threads} threads; {load} before the report\n")
     print("\n".join(tables(found, options.model)))
     return 0
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -264,17 +266,31 @@ def test_a_library_of_another_version_is_a_reason(number: str, monkeypatch: pyte
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["on_arm.sh", "sanitize.sh"])
-def test_the_kernels_are_right_on_arm_and_under_sanitizers(script: str) -> None:
+def run_script(name: str) -> None:
     if shutil.which("sh") is None:
         pytest.skip("there is no shell")
     done = subprocess.run(
-        ["sh", str(Path(__file__).parent / "kernels" / script)], capture_output=True, text=True, check=False
+        ["sh", str(Path(__file__).parent / "kernels" / name)],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode == 77:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["on_arm.sh", "sanitize.sh"])
+def test_the_kernels_are_right_on_arm_and_under_sanitizers(script: str) -> None:
+    run_script(script)
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_the_package_on_arm_writes_the_tokens_of_this_machine() -> None:
+    run_script("package_on_arm.sh")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +300,8 @@ def test_the_kernels_are_right_on_arm_and_under_sanitizers(script: str) -> None:
         ("avx512", {"avx512", "avx512-vnni", "avx512-vnni-256"}),
         ("avx512,avx-vnni", {"avx512", "avx512-vnni", "avx512-vnni-256", "avx-vnni"}),
         ("i8mm", {"neon-i8mm"}),
-        ("avx2,dotprod", {*VARIANTS} - {"reference"}),
+        ("dotprod", {"neon-dotprod", "neon-i8mm"}),
+        ("avx2,neon", {*VARIANTS} - {"reference"}),
         ("avx5,vnni,AVX2,", set()),
     ],
 )

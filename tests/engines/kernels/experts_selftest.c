@@ -19,7 +19,7 @@ static void fill(float *x, size_t n, float size) {
 
 int main(int argc, char **argv) {
     const int rounds = argc > 1 ? atoi(argv[1]) : 300;
-    static const char *const names[] = {"avx512-vnni", "avx2", "neon-dotprod"};
+    static const char *const names[] = {"avx512-vnni", "avx2", "neon"};
     static float scores[MOST], shares[2][MOST], gates[2][PADDED], ups[PADDED], outs[2][MOST], scratch[2 * PADDED], preferences[MOST];
     static int32_t chosen[2][MOST];
     int n_variants = 0;

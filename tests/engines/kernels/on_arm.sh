@@ -38,12 +38,13 @@ run() {
     done
 }
 products=${1:-} others=${2:-} draws=${3:-} operators=${4:-}
-for cpu in max cortex-a76 cortex-a72; do
+for cpu in max cortex-a76 cortex-a53; do
     run "$cpu" "$qemu" -cpu "$cpu" "$build/arm"
 done
 run here "$build/here"
 grep -q '^neon-i8mm .*digest' "$build/selftest-max"
 grep -q '^neon-dotprod .*digest' "$build/selftest-cortex-a76"
+grep -q '^neon  .*digest' "$build/selftest-cortex-a53"
 for name in selftest attention_selftest experts_selftest recurrent_selftest draw_selftest; do
     test "$(sed -n 's/.*digest //p' "$build/$name"-* | sort -u | wc -l)" = 1 || { echo "digests of $name differ"; exit 1; }
 done

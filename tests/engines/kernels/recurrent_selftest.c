@@ -41,7 +41,7 @@ static void answer(const er_vectors *variant, er_delta d, int v) {
 
 int main(int argc, char **argv) {
     const int rounds = argc > 1 ? atoi(argv[1]) : 300;
-    static const char *const names[] = {"avx512-vnni", "avx2", "neon-dotprod"};
+    static const char *const names[] = {"avx512-vnni", "avx2", "neon"};
     int n_variants = 0;
     for (int which = 0; which < 3; which++) {
         const er_vectors *variants[2] = {er_find_vectors("reference"), er_find_vectors(names[which])};

@@ -59,7 +59,8 @@ static er_cpu detected(void) {
 static er_cpu detected(void) {
     const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
     const bool dotprod = first >> 20 & 1u; /* HWCAP_ASIMDDP */
-    return (er_cpu){.neon_dotprod = dotprod, .neon_i8mm = dotprod && (second >> 13 & 1u) /* HWCAP2_I8MM */};
+    const bool i8mm = dotprod && (second >> 13 & 1u); /* HWCAP2_I8MM */
+    return (er_cpu){.neon = true, .neon_dotprod = dotprod, .neon_i8mm = i8mm};
 }
 #elif defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -70,17 +71,18 @@ static bool has(const char *name) {
 }
 static er_cpu detected(void) {
     const bool dotprod = has("hw.optional.arm.FEAT_DotProd");
-    return (er_cpu){.neon_dotprod = dotprod, .neon_i8mm = dotprod && has("hw.optional.arm.FEAT_I8MM")};
+    const bool i8mm = dotprod && has("hw.optional.arm.FEAT_I8MM");
+    return (er_cpu){.neon = true, .neon_dotprod = dotprod, .neon_i8mm = i8mm};
 }
 #elif defined(_WIN32)
 #include <windows.h>
 static er_cpu detected(void) {
     const bool dotprod = IsProcessorFeaturePresent(43); /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
-    return (er_cpu){.neon_dotprod = dotprod,
-                    .neon_i8mm = dotprod && IsProcessorFeaturePresent(66)}; /* PF_ARM_V82_I8MM_... */
+    const bool i8mm = dotprod && IsProcessorFeaturePresent(66); /* PF_ARM_V82_I8MM_... */
+    return (er_cpu){.neon = true, .neon_dotprod = dotprod, .neon_i8mm = i8mm};
 }
 #else
-static er_cpu detected(void) { return (er_cpu){0}; }
+static er_cpu detected(void) { return (er_cpu){.neon = true}; }
 #endif
 
 #else
@@ -105,7 +107,8 @@ er_cpu er_cpu_features(void) {
     cpu.avx_vnni &= cpu.avx2 && !lists(without, "avx-vnni");
     cpu.avx512 &= cpu.avx2 && !lists(without, "avx512");
     cpu.avx512_vnni &= cpu.avx512 && !lists(without, "avx512-vnni");
-    cpu.neon_dotprod &= !lists(without, "dotprod");
+    cpu.neon &= !lists(without, "neon");
+    cpu.neon_dotprod &= cpu.neon && !lists(without, "dotprod");
     cpu.neon_i8mm &= cpu.neon_dotprod && !lists(without, "i8mm");
     return cpu;
 }

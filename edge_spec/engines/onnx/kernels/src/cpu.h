@@ -9,6 +9,7 @@ typedef struct {
     bool avx_vnni;
     bool avx512; /* F, BW, DQ and VL */
     bool avx512_vnni;
+    bool neon; /* which every 64-bit Arm has */
     bool neon_dotprod, neon_i8mm;
 } er_cpu;
 

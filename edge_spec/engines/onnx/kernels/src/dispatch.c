@@ -5,7 +5,7 @@
 #if ER_X86
 extern const er_variant er_avx512_vnni, er_avx512, er_avx512_vnni_256, er_avx_vnni, er_avx2;
 #elif ER_ARM
-extern const er_variant er_neon_i8mm, er_neon_dotprod;
+extern const er_variant er_neon_i8mm, er_neon_dotprod, er_neon;
 #endif
 
 const er_variant *const er_variants[] = {
@@ -25,6 +25,9 @@ const er_variant *const er_variants[] = {
 #endif
 #if ER_ARM_HAS_DOTPROD
     &er_neon_dotprod,
+#endif
+#if ER_ARM
+    &er_neon,
 #endif
     &er_reference,
 };

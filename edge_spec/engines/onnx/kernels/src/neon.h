@@ -1,7 +1,9 @@
 /* 128-bit registers of 64-bit Arm: four outputs at a time.
  *
  * The file that includes this defines VARIANT, VARIANT_NAME and RUNS_HERE and chooses the instruction set. With PAIRS,
- * two rows at a time use 2 x 2 x 8 matrix products; a lone row, and every row without PAIRS, uses dot products.
+ * two rows at a time use 2 x 2 x 8 matrix products; a lone row, and every row without PAIRS, uses dot products with
+ * DOT_PRODUCTS, which PAIRS needs. Without either, products go through 16 bits, in chains as long as the codes' range
+ * allows.
  */
 #include "rows.h"
 #include "vectors_neon.h"
@@ -81,7 +83,8 @@ ER_INLINE float32x4_t signed_bytes(const uint8_t *at) {
 #define NEGATED(x) vnegq_f32(x)
 #include "blocks.h"
 
-/* The products of four quads with 16 values of one row. */
+#ifdef DOT_PRODUCTS
+/* Adds the products of four quads with 16 values of one row. */
 ER_INLINE int32x4_t multiply_quads(int32x4_t sum, const bytes quads[4], const uint8_t *q) {
     const int8x16_t values = vreinterpretq_s8_u8(vld1q_u8(q));
     sum = vdotq_laneq_s32(sum, vreinterpretq_s8_u8(quads[0]), values, 0);
@@ -89,6 +92,50 @@ ER_INLINE int32x4_t multiply_quads(int32x4_t sum, const bytes quads[4], const ui
     sum = vdotq_laneq_s32(sum, vreinterpretq_s8_u8(quads[2]), values, 2);
     return vdotq_laneq_s32(sum, vreinterpretq_s8_u8(quads[3]), values, 3);
 }
+
+/* Adds the products of a block with a row: to sums[0], and to sums[1] those of its second half. */
+ER_INLINE void multiply_row(er_kind kind, const bytes quads[8], const uint8_t *q, int32x4_t sums[2]) {
+    (void)kind;
+    sums[0] = multiply_quads(sums[0], quads, q);
+    sums[1] = multiply_quads(sums[1], quads + 4, q + 16);
+}
+#else
+/* Four of 16 values, four times. */
+ER_INLINE int8x16_t four_of(int32x4_t values, int which) {
+    switch (which) {
+    case 0: return vreinterpretq_s8_s32(vdupq_laneq_s32(values, 0));
+    case 1: return vreinterpretq_s8_s32(vdupq_laneq_s32(values, 1));
+    case 2: return vreinterpretq_s8_s32(vdupq_laneq_s32(values, 2));
+    default: return vreinterpretq_s8_s32(vdupq_laneq_s32(values, 3));
+    }
+}
+
+/* Adds the products of a block with a row: to sums[0], and to sums[1] those of its second half where the halves have
+ * scales of their own. */
+ER_INLINE void multiply_row(er_kind kind, const bytes quads[8], const uint8_t *q, int32x4_t sums[2]) {
+    /* A product is at most 127 * 31, 127 * 63 or 127 * 128: below 2^15 for 8, 4 and 2 of them. */
+    const int bits = er_number_bits(kind), longest = bits <= 5 ? 8 : bits == 6 ? 4 : 2;
+    const bool apart = er_form_of(kind) == ER_HALVES || er_form_of(kind) == ER_MINIMA;
+    const int chain = apart && longest > 4 ? 4 : longest;
+    const int32x4_t values[2] = {vreinterpretq_s32_u8(vld1q_u8(q)), vreinterpretq_s32_u8(vld1q_u8(q + 16))};
+    int16x8_t low = vdupq_n_s16(0), high = low; /* of outputs 0 and 1, of outputs 2 and 3 */
+    ER_UNROLL for (int j = 0; j < 8; j++) {
+        const int8x16_t numbers = vreinterpretq_s8_u8(quads[j]), four = four_of(values[j / 4], j % 4);
+        if (j % chain == 0) {
+            low = vmull_s8(vget_low_s8(numbers), vget_low_s8(four));
+            high = vmull_high_s8(numbers, four);
+        } else {
+            low = vmlal_s8(low, vget_low_s8(numbers), vget_low_s8(four));
+            high = vmlal_high_s8(high, numbers, four);
+        }
+        if (j % chain == chain - 1) {
+            const int32x4_t sum = vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
+            int32x4_t *to = &sums[apart ? j / 4 : 0];
+            *to = vaddq_s32(*to, sum);
+        }
+    }
+}
+#endif
 
 /* What a row adds to a block besides the products of q. */
 ER_INLINE int32x4_t start_of(er_kind kind, const uint8_t *activations, int rows, int r, int half) {
@@ -120,12 +167,11 @@ ER_INLINE float32x4_t add_sums(er_kind kind, int32x4_t sum0, int32x4_t sum1, con
 ER_INLINE float32x4_t add_row(er_kind kind, const bytes quads[8], const block_scales *s,
                               const uint8_t *activations, int rows, int r, float32x4_t acc) {
     const uint8_t *q = activations + 32 * r;
-    int32x4_t sum0 = start_of(kind, activations, rows, r, 0), sum1 = vdupq_n_s32(0);
+    int32x4_t sums[2] = {start_of(kind, activations, rows, r, 0), vdupq_n_s32(0)};
     if (er_form_of(kind) == ER_HALVES)
-        sum1 = start_of(kind, activations, rows, r, 1);
-    sum0 = multiply_quads(sum0, quads, q);
-    sum1 = multiply_quads(sum1, quads + 4, q + 16);
-    return add_sums(kind, sum0, sum1, s, activations, rows, r, acc);
+        sums[1] = start_of(kind, activations, rows, r, 1);
+    multiply_row(kind, quads, q, sums);
+    return add_sums(kind, sums[0], sums[1], s, activations, rows, r, acc);
 }
 
 #ifdef PAIRS

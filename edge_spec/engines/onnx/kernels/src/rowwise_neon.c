@@ -1,12 +1,10 @@
 /* What happens to rows between products, in registers of 4 floats, which every 64-bit Arm has. */
-#include "target.h"
+#include "variant.h"
 
 #if ER_ARM
-#include <arm_neon.h>
-
 #include "vectors_neon.h"
 #define VARIANT er_rowwise_neon
 #define VARIANT_NAME "neon"
-#define RUNS_HERE true
+#define RUNS_HERE er_cpu_features().neon
 #include "rowwise_body.h"
 #endif

@@ -5,6 +5,6 @@
 #include "vectors_neon.h"
 #define VARIANT er_vectors_neon
 #define VARIANT_NAME "neon"
-#define RUNS_HERE true
+#define RUNS_HERE er_cpu_features().neon
 #include "vectors_body.h"
 #endif
