@@ -16,6 +16,7 @@ from edge_spec.cli.options import context_option, max_tokens_option, memory_opti
 from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
+from edge_spec.controller.drafter_choice import drafter_file
 from edge_spec.controller.options import StrPath
 from edge_spec.engines.registry import AUTO, engine_names, why_none
 from edge_spec.evaluation.bench import Speed
@@ -115,7 +116,7 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
 
 def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
     """Return the named drafters; one that does not fit is an error."""
-    files = [inspect(resolve(name)) for name in drafts]
+    files = [drafter_file(resolve(name), target) for name in drafts]
     for file in files:
         check_pair(target, file)
     return files
@@ -129,7 +130,7 @@ def _remember(
         choose_drafter(target, best[0], {**_told(best[1]), "processor": describe().processor}, engine)
         return "chosen"
     before = chosen_drafter(target, engine)
-    if before is not None and any(draft.fingerprint == before.fingerprint for draft, _ in found):
+    if before is not None and any(draft.path.resolve() == before.path for draft, _ in found):
         forget_drafter(target, engine)
         return "forgotten"
     return ""

@@ -1,4 +1,8 @@
-"""Whether an EAGLE-3 head is whole: it has every tensor that its network needs, in its shape, no other, and numbers."""
+"""Whether a head is whole: it has every tensor that its network needs, in its shape, no other, and numbers.
+
+The layer of an MTP head is one of its target's architecture, whose tensors engines know, see
+``Engine.why_not_network``.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from edge_spec.models.gguf.header import TensorInfo
 from edge_spec.models.head_facts import D2T, HeadFacts
 from edge_spec.models.heads import head_layers
 from edge_spec.models.model_file import ModelFile
+from edge_spec.models.mtp import as_in_file, drafted_by_mtp
 
 __all__ = ["EMBEDDING", "FC_NORM", "OUTPUT", "drafted_tokens", "require_whole"]
 
@@ -37,7 +42,8 @@ def require_whole(file: ModelFile, target: ModelFile) -> None:
     """
     layers, head = head_layers(file, target), file.head
     assert head is not None
-    for wrong in (*_wrong_sizes(file, head), *_wrong_tensors(file, target, head, len(layers))):
+    wrong_tensors = _wrong_layer(file, target) if head.is_mtp else _wrong_tensors(file, target, head, len(layers))
+    for wrong in (*_wrong_sizes(file, head), *wrong_tensors):
         raise _unfit(file, wrong)
     try:
         # Of embeddings single rows are read; they may be the largest part by far.
@@ -49,12 +55,14 @@ def require_whole(file: ModelFile, target: ModelFile) -> None:
 
 
 def drafted_tokens(file: ModelFile, target: ModelFile) -> npt.NDArray[np.int64] | None:
-    """Return the target's token of each output row of a published head; None if each is that of its own number.
+    """Return the target's token of each output row of a head; None if each is that of its own number.
 
     Raises:
         UnsupportedModel: they are not distinct tokens of the target.
     """
     told = next((tensor for tensor in file.tensors if tensor.name == D2T), None)
+    if file.head is not None and file.head.is_mtp:
+        return drafted_by_mtp(file.head, target)
     if told is None or file.head is None:
         return None
     kind = np.dtype(np.int64 if told.type_name == "I64" else np.int32)
@@ -82,6 +90,20 @@ def _wrong_sizes(file: ModelFile, head: HeadFacts) -> Iterator[str]:
         yield f"has {file.n_head} heads of queries on {file.n_head_kv[0]} of keys and values"
     if file.n_embd % _WIDTH_STEP:
         yield f"has features of {file.n_embd} numbers, which is no multiple of {_WIDTH_STEP}"
+
+
+def _wrong_layer(file: ModelFile, target: ModelFile) -> Iterator[str]:
+    found = {tensor.name: tensor for tensor in file.tensors}
+    tables = {f"{name}.weight": (file.n_embd, target.n_vocab) for name in (EMBEDDING, OUTPUT)}
+    for name in ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm"):
+        if f"blk.0.{name}.weight" not in found:
+            yield f"lacks the tensor blk.0.{name}.weight"
+    for name, shape in tables.items():
+        if name in found and found[name].shape != shape:
+            yield f"has its own {name} in the shape {found[name].shape} instead of {shape}"
+    for tensor in (*found.values(), *(each for each in target.tensors if each.name in tables)):
+        if tensor.type_name not in CHECKED_TYPES:
+            yield f"needs {tensor.name}, which is of the type {tensor.type_name}"
 
 
 def _wrong_tensors(file: ModelFile, target: ModelFile, head: HeadFacts, n_read: int) -> Iterator[str]:
@@ -152,5 +174,6 @@ def _shapes(
 
 def _unfit(file: ModelFile, wrong: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"{file.path.name} {wrong}", hint=Sentence("get another head, or run without one (leave out {draft})")
+        as_in_file(file, f"{file.path.name} {wrong}"),
+        hint=Sentence("get another head, or run without one (leave out {draft})"),
     )
