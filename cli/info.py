@@ -12,7 +12,8 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json
 from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import sampling_in_words
-from edge_spec.engines.registry import engine
+from edge_spec.controller.drafter_choice import why_passed_over
+from edge_spec.engines.registry import AUTO, engine
 from edge_spec.library.description import Description, candidates_for, describe
 from edge_spec.library.stores import name_of
 from edge_spec.memory import format_size
@@ -111,7 +112,7 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         made_for = file.trimmed.target
         rows.append(("made for", f"{made_for}, in any type of weights" if made_for else "one file alone"))
     if found.n_mtp_layers and not found.head:
-        why = found.why_no_mtp
+        why = why_passed_over(file.path, file, AUTO)
         told = "drafts for the others, unless another drafter is named" if why is None else f"not used: {why}"
         rows.append(("MTP layers", f"{found.n_mtp_layers}: {told}"))
     sampling = SamplerSettings.valid(file.sampling)

@@ -16,7 +16,6 @@ from edge_spec.cli.options import context_option, max_tokens_option, memory_opti
 from edge_spec.cli.output import print_json, print_notes, print_table
 from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import in_options
-from edge_spec.controller.drafter_choice import drafter_file
 from edge_spec.controller.options import StrPath
 from edge_spec.engines.registry import AUTO, engine_names, why_none
 from edge_spec.evaluation.bench import Speed
@@ -27,6 +26,7 @@ from edge_spec.memory import describe
 from edge_spec.model import TextModel
 from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forget_drafter
+from edge_spec.models.pairs import drafter_file
 
 __all__ = ["command"]
 

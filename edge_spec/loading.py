@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from edge_spec.controller.alternatives import find_alternatives
 from edge_spec.controller.candidates import Candidate, Estimates, Estimators, frugal, smallest_of
 from edge_spec.controller.degradation import Degradation
-from edge_spec.controller.drafter_choice import ReadFile, drafter_file, own_drafter, own_intermediate
+from edge_spec.controller.drafter_choice import ReadFile, own_drafter, own_intermediate
 from edge_spec.controller.measurements import Measurements
 from edge_spec.controller.open_models import OpenModels
 from edge_spec.controller.options import LOAD_OPTIONS, LoadKeywords, LoadOptions, StrPath
@@ -32,6 +32,7 @@ from edge_spec.memory.ledger import loaded
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import ModelFile, inspect, resolve, resolve_family
+from edge_spec.models.pairs import drafter_file
 from edge_spec.options import documented
 from edge_spec.speculation.modes import MODES, Mode
 

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from edge_spec.errors import Sentence, UnsupportedModel
 from edge_spec.models.gguf.finite import CHECKED_TYPES, not_numbers
-from edge_spec.models.gguf.header import TensorInfo
+from edge_spec.models.gguf.header import GGUFArray, TensorInfo, read_header
 from edge_spec.models.head_facts import D2T, HeadFacts
 from edge_spec.models.heads import head_layers
 from edge_spec.models.model_file import ModelFile
-from edge_spec.models.mtp import as_in_file, drafted_by_mtp
+from edge_spec.models.mtp import as_in_file
 
 __all__ = ["EMBEDDING", "FC_NORM", "OUTPUT", "drafted_tokens", "require_whole"]
 
@@ -30,6 +30,10 @@ _HEAD_STEP, _WIDTH_STEP = 16, 32
 
 _MOST_IN_A_GRAPH = 1 << 30
 """What may be added to a graph, which protocol buffers limit to twice that."""
+
+_MOST_MARKS = 1 << 10
+_MARKS = (3, 4)
+"""Types in GGUFs of tokens that control a text, such as its end, and of those that were added to the vocabulary."""
 
 Shape = tuple[int, ...]
 
@@ -58,11 +62,11 @@ def drafted_tokens(file: ModelFile, target: ModelFile) -> npt.NDArray[np.int64] 
     """Return the target's token of each output row of a head; None if each is that of its own number.
 
     Raises:
-        UnsupportedModel: they are not distinct tokens of the target.
+        UnsupportedModel: they are not distinct tokens of the target. Others: its file has changed.
     """
     told = next((tensor for tensor in file.tensors if tensor.name == D2T), None)
     if file.head is not None and file.head.is_mtp:
-        return drafted_by_mtp(file.head, target)
+        return _merged_first(file.head, target)
     if told is None or file.head is None:
         return None
     kind = np.dtype(np.int64 if told.type_name == "I64" else np.int32)
@@ -77,6 +81,25 @@ def drafted_tokens(file: ModelFile, target: ModelFile) -> npt.NDArray[np.int64] 
         if is_sure and (ids >= 0).all() and (ids < target.n_vocab).all() and len(np.unique(ids)) == len(ids):
             return ids
     raise _unfit(file, f"has {D2T} that are not distinct ones of the {target.n_vocab} tokens of {target.path.name}")
+
+
+def _merged_first(head: HeadFacts, target: ModelFile) -> npt.NDArray[np.int64] | None:
+    """Return which of its target's tokens a layer for further tokens drafts, ascending; None if these are all.
+
+    Vocabularies list first what was merged first, which is what texts hold most. With these it drafts the tokens that
+    control a text.
+
+    Raises:
+        ModelNotFound, TruncatedModel: the target's file has changed since it was inspected.
+    """
+    if head.n_rows >= target.n_vocab:
+        return None
+    marks = np.zeros(0, np.int64)
+    types = read_header(target.path).metadata.get("tokenizer.ggml.token_type")
+    if isinstance(types, GGUFArray) and types.length == target.n_vocab:
+        marked = np.flatnonzero(np.isin(np.array(types.decode()), _MARKS))
+        marks = marked[marked >= head.n_rows][:_MOST_MARKS]
+    return np.concatenate([np.arange(head.n_rows - len(marks)), marks])
 
 
 def _wrong_sizes(file: ModelFile, head: HeadFacts) -> Iterator[str]:

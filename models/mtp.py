@@ -12,14 +12,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
-from edge_spec.models.gguf.header import GGUFArray, TensorInfo, read_header
+from edge_spec.models.gguf.header import TensorInfo
 from edge_spec.models.head_facts import HeadFacts
 from edge_spec.models.model_file import ModelFile, bytes_by_type
 
-__all__ = ["as_in_file", "drafted_by_mtp", "is_mtp_alone", "mtp_head", "mtp_layers", "n_own_layers"]
+__all__ = ["as_in_file", "is_mtp_alone", "mtp_head", "mtp_layers", "n_own_layers"]
 
 _OF_LAYER = re.compile(r"blk\.(\d+)\.nextn\.")
 _FIRST = "blk.0."
@@ -35,10 +32,6 @@ _TABLES = ("token_embd.weight", "output.weight")
 
 _MOST_DRAFTED = 1 << 15
 """Tokens that are drafted at most: with 250,000, their output rows would be most of what a draft reads."""
-
-_MOST_MARKS = 1 << 10
-_MARKS = (3, 4)
-"""Types in GGUFs of tokens that control a text, such as its end, and of those that were added to the vocabulary."""
 
 
 def mtp_layers(tensors: Sequence[TensorInfo]) -> list[int]:
@@ -109,22 +102,3 @@ def as_in_file(head: ModelFile, sentence: str) -> str:
     facts = head.head
     layers = facts.layers if facts is not None and facts.is_mtp else None
     return sentence.replace(_FIRST, f"blk.{layers[0]}.") if layers else sentence
-
-
-def drafted_by_mtp(head: HeadFacts, target: ModelFile) -> npt.NDArray[np.int64] | None:
-    """Return which of its target's tokens a layer for further tokens drafts, ascending; None if these are all.
-
-    Vocabularies list first what was merged first, which is what texts hold most. With these it drafts the tokens that
-    control a text.
-
-    Raises:
-        ModelNotFound, TruncatedModel: the target's file has changed since it was inspected.
-    """
-    if head.n_rows >= target.n_vocab:
-        return None
-    marks = np.zeros(0, np.int64)
-    types = read_header(target.path).metadata.get("tokenizer.ggml.token_type")
-    if isinstance(types, GGUFArray) and types.length == target.n_vocab:
-        marked = np.flatnonzero(np.isin(np.array(types.decode()), _MARKS))
-        marks = marked[marked >= head.n_rows][:_MOST_MARKS]
-    return np.concatenate([np.arange(head.n_rows - len(marks)), marks])

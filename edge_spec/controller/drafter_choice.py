@@ -16,13 +16,13 @@ from edge_spec.models.heads import head_of, is_head, reads, require_a_model
 from edge_spec.models.heads_beside import heads_beside
 from edge_spec.models.made_drafters import made_drafters
 from edge_spec.models.made_for import why_not_for
-from edge_spec.models.mtp import mtp_head, mtp_layers
+from edge_spec.models.mtp import mtp_layers
+from edge_spec.models.pairs import drafter_file
 from edge_spec.speculation.modes import Mode
 
 __all__ = [
     "ReadFile",
     "check_head",
-    "drafter_file",
     "named",
     "own_drafter",
     "own_intermediate",
@@ -32,12 +32,6 @@ __all__ = [
 
 ReadFile = Callable[[Path], ModelFile]
 """Reads the header of a file, see ``inspect``; implementations may cache."""
-
-
-def drafter_file(path: Path, target: ModelFile, read_file: ReadFile = inspect) -> ModelFile:
-    """Read the file of a drafter; a target's own file stands for its MTP layer, if it has one."""
-    file = read_file(path)
-    return (mtp_head(file) if file.fingerprint == target.fingerprint else None) or file
 
 
 def own_drafter(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from edge_spec.controller.drafter_choice import (
     ReadFile,
     check_head,
-    drafter_file,
     named,
     own_drafter,
     own_intermediate,
@@ -31,6 +30,7 @@ from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import Arguments, Sentence, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.heads import is_head, reads, require_a_model
+from edge_spec.models.pairs import drafter_file
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 
 __all__ = ["Request", "fallbacks", "given_roles", "request_of", "request_of_files"]

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_spec.controller.drafter_choice import drafter_file, why_passed_over
 from edge_spec.engines.base import Engine
-from edge_spec.engines.registry import AUTO, engines
+from edge_spec.engines.registry import engines
 from edge_spec.engines.settings import ModelSettings
 from edge_spec.errors import EdgeSpecError
 from edge_spec.library.stores import all_targets
@@ -18,6 +17,7 @@ from edge_spec.models.heads import head_of, is_head
 from edge_spec.models.heads_beside import heads_beside
 from edge_spec.models.made_drafters import Choice, choices, made_drafters
 from edge_spec.models.mtp import mtp_layers
+from edge_spec.models.pairs import drafter_file
 from edge_spec.models.split_files import is_gguf
 
 __all__ = ["Description", "candidates_for", "describe", "drafters_for"]
@@ -35,7 +35,6 @@ class Description:
         file_bytes: size of all its files.
         head: what it is if it is not a model of its own, such as ``an EAGLE-3 head``; else empty.
         n_mtp_layers: layers that predict further tokens.
-        why_no_mtp: why they do not draft, as a clause; None if they do, or if there are none.
         obstacles: by engine, why it cannot run the file; None if nothing speaks against it.
         taken_back: of a model with recurrent layers, by engine that runs it, the most drafted tokens that can be rolled
             back, which is the number of kept copies of its state. Empty for other models, which roll back any number.
@@ -53,7 +52,6 @@ class Description:
     disk_bytes: Mapping[str, int]
     drafters: tuple[ModelFile, ...]
     choices: tuple[Choice, ...] = ()
-    why_no_mtp: str | None = None
 
 
 def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
@@ -69,7 +67,6 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
     head = head_of(file)
     trimmed = file.trimmed is not None or is_head(file)
     only_drafts = "it only drafts for the model that it was made for" if trimmed else None
-    n_mtp = len(mtp_layers(file.tensors))
     refused = f"it is {head}" if head and not is_head(file) else only_drafts
     obstacles = {each.name: refused or _obstacle(each, file) for each in engines()}
     able = [each for each in engines() if obstacles[each.name] is None]
@@ -78,13 +75,12 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
         file=file,
         file_bytes=sum(part.stat().st_size for part in file.parts),
         head=head,
-        n_mtp_layers=n_mtp,
+        n_mtp_layers=len(mtp_layers(file.tensors)),
         obstacles=obstacles,
         taken_back=_taken_back(file, able),
         disk_bytes={name: n_bytes for name, n_bytes in written.items() if n_bytes},
         drafters=() if refused else tuple(drafters_for(file, candidates)),
         choices=tuple(choices(file)),
-        why_no_mtp=why_passed_over(path, file, AUTO) if n_mtp and not head else None,
     )
 
 

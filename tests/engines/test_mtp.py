@@ -18,7 +18,6 @@ from llama_eagle3 import mtp_drafts_on_llama
 from lone_text import lone_text
 from mtp_files import beside, rewritten, with_own_tables
 
-from edge_spec.controller.drafter_choice import drafter_file
 from edge_spec.engines.base import ModelSettings
 from edge_spec.engines.onnx.head_model import HeadPath
 from edge_spec.engines.onnx.kernels import available
@@ -26,6 +25,7 @@ from edge_spec.engines.onnx.opener import drafter_settings
 from edge_spec.engines.onnx.pool import OnnxPath
 from edge_spec.engines.registry import engine
 from edge_spec.models import inspect, kept_tokens
+from edge_spec.models.pairs import drafter_file
 from edge_spec.speculation.tree import Tree
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(available() is not None, reason="the kernels were not built")]
