@@ -113,8 +113,8 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         rows.append(("made for", f"{made_for}, in any type of weights" if made_for else "one file alone"))
     if found.n_mtp_layers and not found.head:
         why = why_passed_over(file.path, file, AUTO)
-        told = "drafts for the others, unless another drafter is named" if why is None else f"not used: {why}"
-        rows.append(("MTP layers", f"{found.n_mtp_layers}: {told}"))
+        told = "drafts unless another drafter is named" if why is None else f"is not used: {why}"
+        rows.append(("MTP layers", f"{found.n_mtp_layers}, which {told}"))
     sampling = SamplerSettings.valid(file.sampling)
     trained = f"{file.n_ctx_train:,} tokens{window}" if file.n_ctx_train else "the file does not say"
     tokenizer = f", tokenizer {file.vocabulary.kind}" if file.vocabulary.kind else ""

@@ -19,10 +19,13 @@ from mtp_files import beside, rewritten, that_guesses
 import edge_spec
 from edge_spec.chat.session import ChatSession
 from edge_spec.cli import main
+from edge_spec.controller.drafter_choice import own_drafter
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.errors import EdgeSpecError, ModelFileError
+from edge_spec.library.description import drafters_for
 from edge_spec.loading import plan, possible_modes
-from edge_spec.models import inspect
+from edge_spec.models import Family, drafter_of, inspect
+from edge_spec.models.made_drafters import choose_drafter
 from edge_spec.models.mtp import mtp_head
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(available() is not None, reason="the kernels were not built")]
@@ -114,7 +117,7 @@ def test_a_layer_inside_drafts_without_being_asked_and_is_named(
     path = models["qwen35"]
     assert "sequence" in possible_modes(path, engine="onnx", cache_dir=probe_cache)
     assert code_of("info", str(path)) == 0
-    assert "\nMTP layers       1: drafts for the others" in capsys.readouterr().out
+    assert "\nMTP layers       1, which drafts unless another drafter is named" in capsys.readouterr().out
     assert code_of("info", str(path), "--json") == 0
     assert json.loads(capsys.readouterr().out)["mtp_layers"] == 1
     with edge_spec.load(path, speculation="auto", **GIVEN, cache_dir=probe_cache) as model:
@@ -267,3 +270,14 @@ def test_a_head_on_layers_reads_the_same_of_a_model_with_a_layer_for_further_tok
     asked = wishes(("abcabc",), 40)
     given = {**GIVEN, "draft": path, "cache_dir": probe_cache}
     check_modes_agree(("off", "sequence", "auto"), asked, lambda mode, model: None, models["qwen35"], **given)
+
+
+def test_a_layer_that_was_measured_stays_chosen(models: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    path = models["qwen35"]
+    target = inspect(path)
+    (layer,) = [each for each in drafters_for(target, [path]) if each.head is not None]
+    choose_drafter(target, layer, {"speed_up": 1.5, "interval": [1.2, 1.8]}, "onnx")
+    assert drafter_of(target, "onnx") == path
+    assert own_drafter(Family(target=path), target, "onnx") == (path, "")
+    assert code_of("info", str(path)) == 0
+    assert f"{path} (--engine onnx, 1.50 times as fast as plain decoding" in capsys.readouterr().out
