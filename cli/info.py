@@ -12,7 +12,8 @@ from edge_spec.cli.help import Verb, option
 from edge_spec.cli.output import print_json
 from edge_spec.cli.printing import echo
 from edge_spec.cli.wording import sampling_in_words
-from edge_spec.engines.registry import engine
+from edge_spec.controller.drafter_choice import why_passed_over
+from edge_spec.engines.registry import AUTO, engine
 from edge_spec.library.description import Description, candidates_for, describe
 from edge_spec.library.stores import name_of
 from edge_spec.memory import format_size
@@ -101,16 +102,19 @@ def _rows(found: Description) -> list[tuple[str, str]]:
         rows.append(("kind", f"{found.head}: it reads another model's hidden states{known}"))
     if file.head is not None and file.trimmed is None:
         layers = ", ".join(map(str, file.head.layers)) if file.head.layers else "2, half of all, and 3 before the end"
+        reads = f"reads its layers {layers}"
+        if file.head.is_mtp:
+            reads = f"reads what goes out of its last layer, number {layers}"
         drafts = f"{file.head.n_rows:,} of {file.n_vocab:,} tokens" if file.n_vocab else f"{file.head.n_rows:,} tokens"
-        rows.append(("made for", f"a model of width {file.head.width}; reads its layers {layers}; drafts {drafts}"))
+        rows.append(("made for", f"a model of width {file.head.width}; {reads}; drafts {drafts}"))
     if file.trimmed is not None:
         rows.append(("kind", "a drafter with a part of its target's tokens"))
         made_for = file.trimmed.target
         rows.append(("made for", f"{made_for}, in any type of weights" if made_for else "one file alone"))
-    if found.n_mtp_layers:
-        rows.append(
-            ("MTP layers", f"{found.n_mtp_layers}, which are not used: drafts come from other models and tables")
-        )
+    if found.n_mtp_layers and not found.head:
+        why = why_passed_over(file.path, file, AUTO)
+        told = "drafts unless another drafter is named" if why is None else f"is not used: {why}"
+        rows.append(("MTP layers", f"{found.n_mtp_layers}, which {told}"))
     sampling = SamplerSettings.valid(file.sampling)
     trained = f"{file.n_ctx_train:,} tokens{window}" if file.n_ctx_train else "the file does not say"
     tokenizer = f", tokenizer {file.vocabulary.kind}" if file.vocabulary.kind else ""

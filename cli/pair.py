@@ -26,6 +26,7 @@ from edge_spec.memory import describe
 from edge_spec.model import TextModel
 from edge_spec.models import ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.made_drafters import choose_drafter, chosen_drafter, forget_drafter
+from edge_spec.models.pairs import drafter_file
 
 __all__ = ["command"]
 
@@ -115,7 +116,7 @@ def command(model: StrPath | None, drafts: tuple[StrPath, ...], **values: Any) -
 
 def _named(target: ModelFile, drafts: tuple[StrPath, ...]) -> list[ModelFile]:
     """Return the named drafters; one that does not fit is an error."""
-    files = [inspect(resolve(name)) for name in drafts]
+    files = [drafter_file(resolve(name), target) for name in drafts]
     for file in files:
         check_pair(target, file)
     return files
@@ -129,7 +130,7 @@ def _remember(
         choose_drafter(target, best[0], {**_told(best[1]), "processor": describe().processor}, engine)
         return "chosen"
     before = chosen_drafter(target, engine)
-    if before is not None and any(draft.fingerprint == before.fingerprint for draft, _ in found):
+    if before is not None and any(draft.path.resolve() == before.path for draft, _ in found):
         forget_drafter(target, engine)
         return "forgotten"
     return ""

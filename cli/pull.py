@@ -24,7 +24,7 @@ from edge_spec.cli.printing import echo
 from edge_spec.cli.process import held_bytes, import_all
 from edge_spec.cli.wording import described
 from edge_spec.controller.candidates import Candidate
-from edge_spec.controller.drafter_choice import own_drafter
+from edge_spec.controller.drafter_choice import named, own_drafter
 from edge_spec.controller.options import require_n_ctx
 from edge_spec.engines.registry import AUTO
 from edge_spec.errors import BudgetExceeded, SettingsError, UnsupportedModel, VocabularyMismatch
@@ -268,7 +268,8 @@ def _about_drafters(what: Pull, files: dict[str, ModelFile], folder: Path) -> It
         return
     own, note = own_drafter(Family(target=files["target"].path), files["target"], AUTO)
     if own is not None or note:
-        yield f"{own.name}, which was made for this model, drafts for it" if own is not None else note
+        drafter = named(own, files["target"]) if own is not None else ""
+        yield f"{drafter}, which was made for this model, drafts for it" if drafter else note
         return
     here = drafters_for(files["target"], all_targets(folder, os.environ))
     if here:

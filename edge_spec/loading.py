@@ -32,6 +32,7 @@ from edge_spec.memory.ledger import Ledger, loaded
 from edge_spec.memory.pressure import PressureWatch, system_watch
 from edge_spec.model import TextModel
 from edge_spec.models import ModelFile, inspect, resolve, resolve_family
+from edge_spec.models.pairs import drafter_file
 from edge_spec.options import documented
 from edge_spec.speculation.modes import MODES, Mode
 
@@ -318,7 +319,7 @@ def plan(model: StrPath | None = None, *, held_bytes: int | None = None, **optio
     profile = engine.profile(request.target, own, cache_dir=asked.folder)
     files = {role: file for each in reversed(requests) for role, file in each.files.items()}
     written = {
-        files[role].path: each.disk_bytes(files[role], cache_dir=asked.folder)
+        files[role].fingerprint: each.disk_bytes(files[role], cache_dir=asked.folder)
         for role, each in found.chosen.engines.items()
     }
     gains, pays = measured((found.chosen, *ways), Measurements(asked.folder, files))
@@ -387,10 +388,12 @@ def possible_modes(model: StrPath | None = None, **options: Unpack[LoadKeywords]
     """Return the names of the modes for which these options of ``load`` bring the models; nothing is opened."""
     asked = _located(model, options)
     family, read_file = resolve_family(asked.model), cache(inspect)
-    found = asked.draft or own_drafter(family, read_file(family.target), asked.engine, read_file)[0]
+    target = read_file(family.target)
+    path = asked.draft or own_drafter(family, target, asked.engine, read_file)[0]
+    found = drafter_file(resolve(path), target, read_file) if path is not None else None
     between = family.intermediate if asked.intermediate is None else resolve(asked.intermediate)
     family = replace(family, intermediate=between)
-    given = given_roles(found, own_intermediate(family, None if found is None else resolve(found), read_file))
+    given = given_roles(found, own_intermediate(family, found, read_file))
     return [name for name, mode in MODES.items() if given.issuperset(mode.needs)]
 
 
@@ -444,7 +447,7 @@ def _text_model(
         chat_template=request.target.chat_template,
         files=request.files,
         name=name,
-        notes=[*notes, *models.notes],
+        notes=[*notes, *models.notes, *([request.drafts] if request.drafts and "draft" in mode.needs else [])],
         grammars=grammars.new,
         prefix_cache=models.prefix_cache,
         guard=Degradation(models, request, watch),

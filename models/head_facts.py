@@ -1,6 +1,6 @@
-"""What an EAGLE-3 head says of itself and of the model that it reads, in whichever file it is.
+"""What a head says of itself and of the model that it reads, in whichever file it is.
 
-llama.cpp's keys and names are used for all files (``src/models/eagle3.cpp``).
+llama.cpp's keys and names are used for all files of EAGLE-3 heads (``src/models/eagle3.cpp``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_LAYERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFacts:
-    """An EAGLE-3 head.
+    """A head: EAGLE-3, or a layer for further tokens (MTP, see ``mtp.py``).
 
     Attributes:
         layers: numbers of the target's layers whose input it reads, the number of all for what goes out of the last
@@ -42,6 +42,7 @@ class HeadFacts:
         norm_output: its next feature is the normalized output.
         half_apart: rotary embeddings turn numbers half a head apart, else neighbors.
         offsets: ``D2T`` holds what is to be added to each number, else the target's ids themselves.
+        is_mtp: it is a layer like the target's own, and reads the normalized row after the last one of these.
     """
 
     layers: tuple[int, ...] | None
@@ -52,6 +53,7 @@ class HeadFacts:
     norm_output: bool = False
     half_apart: bool = False
     offsets: bool = False
+    is_mtp: bool = False
 
     def layers_of(self, n_layers: int) -> tuple[int, ...]:
         """Return the layers that it reads of a target with so many; empty if it names others, or none."""
@@ -62,7 +64,7 @@ class HeadFacts:
 def head_facts(
     metadata: Mapping[str, Value], tensors: Sequence[TensorInfo], n_vocab: int, *, layers: tuple[int, ...] | None
 ) -> HeadFacts:
-    """Return the facts of a head.
+    """Return the facts of an EAGLE-3 head.
 
     Args:
         n_vocab: tokens of its target, or of its own list of them.

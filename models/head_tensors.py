@@ -1,4 +1,8 @@
-"""Whether an EAGLE-3 head is whole: it has every tensor that its network needs, in its shape, no other, and numbers."""
+"""Whether a head is whole: it has every tensor that its network needs, in its shape, no other, and numbers.
+
+The layer of an MTP head is one of its target's architecture, whose tensors engines know, see
+``Engine.why_not_network``.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ import numpy.typing as npt
 
 from edge_spec.errors import Sentence, UnsupportedModel
 from edge_spec.models.gguf.finite import CHECKED_TYPES, not_numbers
-from edge_spec.models.gguf.header import TensorInfo
+from edge_spec.models.gguf.header import GGUFArray, TensorInfo, read_header
 from edge_spec.models.head_facts import D2T, HeadFacts
 from edge_spec.models.heads import head_layers
 from edge_spec.models.model_file import ModelFile
+from edge_spec.models.mtp import as_in_file
 
 __all__ = ["EMBEDDING", "FC_NORM", "OUTPUT", "drafted_tokens", "require_whole"]
 
@@ -26,6 +31,10 @@ _HEAD_STEP, _WIDTH_STEP = 16, 32
 _MOST_IN_A_GRAPH = 1 << 30
 """What may be added to a graph, which protocol buffers limit to twice that."""
 
+_MOST_MARKS = 1 << 10
+_MARKS = (3, 4)
+"""Types in GGUFs of tokens that control a text, such as its end, and of those that were added to the vocabulary."""
+
 Shape = tuple[int, ...]
 
 
@@ -37,7 +46,8 @@ def require_whole(file: ModelFile, target: ModelFile) -> None:
     """
     layers, head = head_layers(file, target), file.head
     assert head is not None
-    for wrong in (*_wrong_sizes(file, head), *_wrong_tensors(file, target, head, len(layers))):
+    wrong_tensors = _wrong_layer(file, target) if head.is_mtp else _wrong_tensors(file, target, head, len(layers))
+    for wrong in (*_wrong_sizes(file, head), *wrong_tensors):
         raise _unfit(file, wrong)
     try:
         # Of embeddings single rows are read; they may be the largest part by far.
@@ -49,12 +59,14 @@ def require_whole(file: ModelFile, target: ModelFile) -> None:
 
 
 def drafted_tokens(file: ModelFile, target: ModelFile) -> npt.NDArray[np.int64] | None:
-    """Return the target's token of each output row of a published head; None if each is that of its own number.
+    """Return the target's token of each output row of a head; None if each is that of its own number.
 
     Raises:
-        UnsupportedModel: they are not distinct tokens of the target.
+        UnsupportedModel: they are not distinct tokens of the target. Others: its file has changed.
     """
     told = next((tensor for tensor in file.tensors if tensor.name == D2T), None)
+    if file.head is not None and file.head.is_mtp:
+        return _merged_first(file.head, target)
     if told is None or file.head is None:
         return None
     kind = np.dtype(np.int64 if told.type_name == "I64" else np.int32)
@@ -71,6 +83,25 @@ def drafted_tokens(file: ModelFile, target: ModelFile) -> npt.NDArray[np.int64] 
     raise _unfit(file, f"has {D2T} that are not distinct ones of the {target.n_vocab} tokens of {target.path.name}")
 
 
+def _merged_first(head: HeadFacts, target: ModelFile) -> npt.NDArray[np.int64] | None:
+    """Return which of its target's tokens a layer for further tokens drafts, ascending; None if these are all.
+
+    Vocabularies list first what was merged first, which is what texts hold most. With these it drafts the tokens that
+    control a text.
+
+    Raises:
+        ModelNotFound, TruncatedModel: the target's file has changed since it was inspected.
+    """
+    if head.n_rows >= target.n_vocab:
+        return None
+    marks = np.zeros(0, np.int64)
+    types = read_header(target.path).metadata.get("tokenizer.ggml.token_type")
+    if isinstance(types, GGUFArray) and types.length == target.n_vocab:
+        marked = np.flatnonzero(np.isin(np.array(types.decode()), _MARKS))
+        marks = marked[marked >= head.n_rows][:_MOST_MARKS]
+    return np.concatenate([np.arange(head.n_rows - len(marks)), marks])
+
+
 def _wrong_sizes(file: ModelFile, head: HeadFacts) -> Iterator[str]:
     if sum(tensor.n_bytes for tensor in file.tensors if tensor.name == "fc.weight") > _MOST_IN_A_GRAPH:
         yield "has a matrix fc of more than a gigabyte"
@@ -82,6 +113,20 @@ def _wrong_sizes(file: ModelFile, head: HeadFacts) -> Iterator[str]:
         yield f"has {file.n_head} heads of queries on {file.n_head_kv[0]} of keys and values"
     if file.n_embd % _WIDTH_STEP:
         yield f"has features of {file.n_embd} numbers, which is no multiple of {_WIDTH_STEP}"
+
+
+def _wrong_layer(file: ModelFile, target: ModelFile) -> Iterator[str]:
+    found = {tensor.name: tensor for tensor in file.tensors}
+    tables = {f"{name}.weight": (file.n_embd, target.n_vocab) for name in (EMBEDDING, OUTPUT)}
+    for name in ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm"):
+        if f"blk.0.{name}.weight" not in found:
+            yield f"lacks the tensor blk.0.{name}.weight"
+    for name, shape in tables.items():
+        if name in found and found[name].shape != shape:
+            yield f"has its own {name} in the shape {found[name].shape} instead of {shape}"
+    for tensor in (*found.values(), *(each for each in target.tensors if each.name in tables)):
+        if tensor.type_name not in CHECKED_TYPES:
+            yield f"needs {tensor.name}, which is of the type {tensor.type_name}"
 
 
 def _wrong_tensors(file: ModelFile, target: ModelFile, head: HeadFacts, n_read: int) -> Iterator[str]:
@@ -152,5 +197,6 @@ def _shapes(
 
 def _unfit(file: ModelFile, wrong: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"{file.path.name} {wrong}", hint=Sentence("get another head, or run without one (leave out {draft})")
+        as_in_file(file, f"{file.path.name} {wrong}"),
+        hint=Sentence("get another head, or run without one (leave out {draft})"),
     )

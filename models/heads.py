@@ -1,19 +1,18 @@
 """Files that draft from another model's hidden states, and layers of that kind inside a model.
 
-Their architectures are those of llama.cpp: ``eagle3``, ``dflash`` and ``gemma4-assistant``. Layers for several tokens
-at once (MTP) are in the model's own file; their tensors are named ``blk.N.nextn.*``. Of all these edge-spec runs
-EAGLE-3 heads: those that are published, and those that ``edge-spec drafter make`` makes, which list the target's tokens
-that they know.
+Their architectures are those of llama.cpp: ``eagle3``, ``dflash`` and ``gemma4-assistant``. Layers for further tokens
+(MTP) are in the model's own file or beside it, see ``mtp.py``. Of all these edge-spec runs MTP layers and EAGLE-3
+heads: those that are published, and those that ``edge-spec drafter make`` makes, which list the target's tokens that
+they know.
 """
 
 from __future__ import annotations
-
-import re
 
 from edge_spec.errors import Sentence, UnsupportedModel
 from edge_spec.models.head_facts import EAGLE3
 from edge_spec.models.made_for import why_not_for, why_not_read
 from edge_spec.models.model_file import ModelFile
+from edge_spec.models.mtp import n_own_layers
 
 __all__ = [
     "EAGLE3",
@@ -21,17 +20,18 @@ __all__ = [
     "head_of",
     "is_head",
     "lacking_rows",
-    "n_mtp_layers",
     "reads",
     "require_a_model",
 ]
 
 _HEADS = {EAGLE3: "an EAGLE-3 head", "dflash": "a DFlash drafter"}
-_ASSISTANT = "an assistant head"
+_ASSISTANT, _MTP = "an assistant head", "an MTP layer"
 
 
 def head_of(file: ModelFile) -> str:
     """Return the kind of head of a file, with its article; empty for a model of its own."""
+    if file.head is not None and file.head.is_mtp:
+        return _MTP
     architecture = file.architecture.lower()
     return _ASSISTANT if architecture.endswith("-assistant") else _HEADS.get(architecture, "")
 
@@ -59,7 +59,7 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
     """
     why = why_not_for(file, target) or why_not_read(file, target)
     if why is None and file.head is not None:
-        return file.head.layers_of(target.n_layers)
+        return file.head.layers_of(n_own_layers(target))
     raise UnsupportedModel(
         f"{file.path.name} {why}",
         hint="choose a drafter that was made for this model (`edge-spec drafter make`), or run without one",
@@ -69,12 +69,6 @@ def head_layers(file: ModelFile, target: ModelFile) -> tuple[int, ...]:
 def lacking_rows(target: ModelFile) -> str:
     """Return why a head cannot draft for a target whose engine does not give hidden states; the head is the subject."""
     return f"reads hidden states, which {target.path.name} does not provide as it is run here"
-
-
-def n_mtp_layers(file: ModelFile) -> int:
-    """Return how many layers of a model predict tokens beyond the next one."""
-    found = (re.match(r"blk\.(\d+)\.nextn\.", tensor.name) for tensor in file.tensors)
-    return len({layer[1] for layer in found if layer is not None})
 
 
 def require_a_model(file: ModelFile) -> None:

@@ -1,4 +1,4 @@
-"""Heads in files beside a model, as publishers name them: ``eagle3-NAME.gguf`` in the folder of the model.
+"""Heads in files beside a model, as publishers name them: ``eagle3-NAME.gguf`` or ``mtp-NAME.gguf`` in its folder.
 
 A head in safetensors has its settings beside it, so it lies in a folder of its own: ``eagle3-NAME/model.safetensors``.
 """
@@ -14,7 +14,7 @@ from edge_spec.models.split_files import is_gguf
 
 __all__ = ["heads_beside", "safetensors_in"]
 
-_MARK = f"{EAGLE3}-"
+_MARKS = (f"{EAGLE3}-", "mtp-")
 
 
 def heads_beside(target: Path) -> list[Path]:
@@ -22,7 +22,7 @@ def heads_beside(target: Path) -> list[Path]:
     found: list[Path] = []
     with suppress(OSError):
         for path in sorted(target.parent.iterdir()):
-            if _MARK in path.name.lower() and path.name != target.name:
+            if any(mark in path.name.lower() for mark in _MARKS) and path.name != target.name:
                 inside = safetensors_in(path) if path.is_dir() else None
                 found += [path] if is_gguf(path) and path.is_file() else [inside] if inside is not None else []
     return found

@@ -135,7 +135,8 @@ def choose_drafter(target: ModelFile, drafter: ModelFile, measured: Mapping[str,
         OSError: it cannot be written.
     """
     kept = [each for each in choices(target) if each.engine != engine]
-    path, fingerprint = drafter.path.resolve(), drafter.fingerprint
+    # Of the file, of which the drafter may be a layer.
+    path, fingerprint = drafter.path.resolve(), inspect(drafter.path).fingerprint
     return _write(target, [*kept, Choice(path=path, fingerprint=fingerprint, engine=engine, measured=measured)])
 
 

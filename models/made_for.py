@@ -18,6 +18,7 @@ from edge_spec.models.gguf.trimmed import (
     TargetShape,
 )
 from edge_spec.models.model_file import ModelFile
+from edge_spec.models.mtp import n_own_layers
 
 __all__ = ["add_target", "why_not_for", "why_not_read"]
 
@@ -51,9 +52,14 @@ def why_not_read(drafter: ModelFile, target: ModelFile) -> str | None:
         return f"reads {head.width} numbers of a layer, and {name} has {target.n_embd}"
     if drafter.trimmed is None and drafter.n_vocab not in (0, target.n_vocab):
         return f"was made for {drafter.n_vocab} tokens, and {name} has {target.n_vocab}"
-    if not head.layers_of(target.n_layers):
+    n_layers = n_own_layers(target)
+    if not head.layers_of(n_layers):
         numbers = ", ".join(map(str, head.layers or ())) or "none"
-        return f"does not name layers of {name}, which has {target.n_layers}, but {numbers}"
+        return f"does not name layers of {name}, which has {n_layers}, but {numbers}"
+    if head.is_mtp and (drafter.architecture, head.layers) != (target.architecture, (n_layers,)):
+        found = _shape_of(target)
+        belongs = TargetShape(architecture=drafter.architecture, n_layers=max(head.layers or ()), width=head.width)
+        return f"belongs to {belongs}, and {name} is {found}"
     return None
 
 
@@ -76,4 +82,4 @@ def add_target(writer: Any, kept: Sequence[int], target: ModelFile) -> None:
 
 
 def _shape_of(model: ModelFile) -> TargetShape:
-    return TargetShape(architecture=model.architecture, n_layers=model.n_layers, width=model.n_embd)
+    return TargetShape(architecture=model.architecture, n_layers=n_own_layers(model), width=model.n_embd)

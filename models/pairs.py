@@ -9,20 +9,23 @@ padding or unknown token instead. A difference between ordinary tokens is a mism
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_spec.errors import VocabularyMismatch
 from edge_spec.models.gguf.header import GGUFArray, read_header
 from edge_spec.models.gguf.inspection import token_texts
 from edge_spec.models.heads import is_head
+from edge_spec.models.inspection import inspect
 from edge_spec.models.model_file import ModelFile
+from edge_spec.models.mtp import mtp_head
 
 if TYPE_CHECKING:
     from edge_spec.tokens.kept_tokens import KeptTokens
 
-__all__ = ["check_pair", "kept_tokens"]
+__all__ = ["check_pair", "drafter_file", "kept_tokens"]
 
 _MIN_SHARED = 7 / 8
 """The least share of common ids with equal meaning; below it the vocabularies are alike by chance."""
@@ -34,6 +37,12 @@ _RESERVED = re.compile(r"\[PAD\d+\]|<unused\d+>|<\|[^|]*\|>")
 """Texts of tokens that are not ordinary, for files without types."""
 
 _SPARE = ("tokenizer.ggml.padding_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.bos_token_id")
+
+
+def drafter_file(path: Path, target: ModelFile, read_file: Callable[[Path], ModelFile] = inspect) -> ModelFile:
+    """Read the file of a drafter; a target's own file stands for its MTP layer, if it has one."""
+    file = read_file(path)
+    return (mtp_head(file) if file.fingerprint == target.fingerprint else None) or file
 
 
 def check_pair(target: ModelFile, drafter: ModelFile, *, verifier: ModelFile | None = None) -> None:

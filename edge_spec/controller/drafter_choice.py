@@ -12,13 +12,23 @@ from edge_spec.engines.registry import engine as engine_of
 from edge_spec.errors import EdgeSpecError, ModelFileError, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, drafter_of, inspect
 from edge_spec.models.catalogue import shipped_drafters
-from edge_spec.models.heads import is_head, reads, require_a_model
+from edge_spec.models.heads import head_of, is_head, reads, require_a_model
 from edge_spec.models.heads_beside import heads_beside
 from edge_spec.models.made_drafters import made_drafters
 from edge_spec.models.made_for import why_not_for
+from edge_spec.models.mtp import mtp_layers
+from edge_spec.models.pairs import drafter_file
 from edge_spec.speculation.modes import Mode
 
-__all__ = ["ReadFile", "check_head", "own_drafter", "own_intermediate"]
+__all__ = [
+    "ReadFile",
+    "check_head",
+    "named",
+    "own_drafter",
+    "own_intermediate",
+    "verifier_of",
+    "why_passed_over",
+]
 
 ReadFile = Callable[[Path], ModelFile]
 """Reads the header of a file, see ``inspect``; implementations may cache."""
@@ -29,24 +39,40 @@ def own_drafter(
 ) -> tuple[Path | None, str]:
     """Return the default drafter of a model: the chosen one, the one made here, or its family's.
 
-    Else it is a head in a file beside the target, one that was made here for another file of the same model, or one
-    that comes with edge-spec. Passed over are drafters that were made for another model or cannot be read, and heads of
-    targets that give no hidden states.
+    Else it is the target's own MTP layer, a head in a file beside the target, one that was made here for another file
+    of the same model, or one that comes with edge-spec. Passed over are drafters that were made for another model or
+    cannot be read, and heads of targets that give no hidden states.
 
     Args:
         engine: as asked for.
 
     Returns:
-        Its file, None if there is none, and a sentence about what was passed over, if anything.
+        Its file, which is the target's if it is the layer in it, None if there is none, and a sentence about what was
+        passed over, if anything.
     """
     note = ""
     own = [path for path in (drafter_of(target, engine, read_file), family.draft) if path is not None]
-    for path in chain(own, heads_beside(family.target), _made_for(target, read_file)):
-        why = _why_passed_over(path, target, engine, read_file)
+    inside = [target.path] if mtp_layers(target.tensors) else []
+    for path in chain(own, inside, _beside(family.target, read_file), _made_for(target, read_file)):
+        why = why_passed_over(path, target, engine, read_file)
         if why is None:
             return path, note
-        note = f"{path.name} is not used: {why}"
+        note = f"{named(path, target)} is not used: {why}"
     return None, note
+
+
+def named(drafter: Path, target: ModelFile) -> str:
+    """Return how sentences name a drafter, which may be a layer of its target."""
+    return f"the MTP layer in {drafter.name}" if drafter == target.path else drafter.name
+
+
+def _beside(target: Path, read_file: ReadFile) -> Iterator[Path]:
+    """Yield heads beside a target, and what is named like one and cannot be read; no models of their own."""
+    for path in heads_beside(target):
+        with suppress(EdgeSpecError, OSError):
+            if not head_of(read_file(path)):
+                continue
+        yield path
 
 
 def _made_for(target: ModelFile, read_file: ReadFile) -> Iterator[Path]:
@@ -60,10 +86,10 @@ def _made_for(target: ModelFile, read_file: ReadFile) -> Iterator[Path]:
             yield path
 
 
-def _why_passed_over(path: Path, target: ModelFile, engine: str, read_file: ReadFile) -> str | None:
+def why_passed_over(path: Path, target: ModelFile, engine: str, read_file: ReadFile = inspect) -> str | None:
     """Return why a drafter that nobody asked for cannot draft for a target; None if nothing is known against it."""
     try:
-        file = read_file(path)
+        file = drafter_file(path, target, read_file)
         require_a_model(file)
         why = why_not_for(file, target) or _why_not(file, target, engine)
         if why is None and (file.trimmed is not None or is_head(file)):
@@ -74,11 +100,11 @@ def _why_passed_over(path: Path, target: ModelFile, engine: str, read_file: Read
     return why and f"it {why}"
 
 
-def own_intermediate(family: Family, draft: Path | None, read_file: ReadFile = inspect) -> Path | None:
+def own_intermediate(family: Family, draft: ModelFile | None, read_file: ReadFile = inspect) -> Path | None:
     """Return a family's intermediate model; None if it has none, or if the drafter is a head on another model."""
-    if draft is None or family.intermediate is None or not is_head(read_file(draft)):
+    if draft is None or family.intermediate is None or not is_head(draft):
         return family.intermediate
-    return family.intermediate if reads(read_file(draft), read_file(family.intermediate)) else None
+    return family.intermediate if reads(draft, read_file(family.intermediate)) else None
 
 
 def verifier_of(files: Mapping[str, ModelFile]) -> str:

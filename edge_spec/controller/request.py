@@ -6,8 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from edge_spec.controller.drafter_choice import ReadFile, check_head, own_drafter, own_intermediate, verifier_of
-from edge_spec.controller.options import DEFAULT_N_CTX, LoadOptions, StrPath
+from edge_spec.controller.drafter_choice import (
+    ReadFile,
+    check_head,
+    named,
+    own_drafter,
+    own_intermediate,
+    verifier_of,
+)
+from edge_spec.controller.options import DEFAULT_N_CTX, LoadOptions
 from edge_spec.engines.base import Engine, ModelSettings
 from edge_spec.engines.registry import (
     AUTO,
@@ -23,6 +30,7 @@ from edge_spec.engines.registry import engines as all_engines
 from edge_spec.errors import Arguments, Sentence, SettingsError, UnsupportedModel
 from edge_spec.models import Family, ModelFile, check_pair, inspect, resolve, resolve_family
 from edge_spec.models.heads import is_head, reads, require_a_model
+from edge_spec.models.pairs import drafter_file
 from edge_spec.speculation.modes import MODES, Mode, mode_of, require_models
 
 __all__ = ["Request", "fallbacks", "given_roles", "request_of", "request_of_files"]
@@ -48,6 +56,7 @@ class Request:
         draft_limit: tokens drafted per round; the mode's own if None.
         next_limit: called before every round for the most tokens to draft instead.
         notes: sentences that the user should know.
+        drafts: the sentence that says which published head drafts, where it was found, not named; else empty.
     """
 
     files: Mapping[str, ModelFile]
@@ -62,6 +71,7 @@ class Request:
     draft_limit: int | None = None
     next_limit: Callable[[], int] | None = None
     notes: tuple[str, ...] = ()
+    drafts: str = ""
 
     @property
     def target(self) -> ModelFile:
@@ -166,7 +176,10 @@ def request_of(asked: LoadOptions, read_file: ReadFile = inspect) -> Request:
     """
     family = resolve_family(asked.model)
     mode, files, note = _mode_and_files(family, asked, read_file)
-    return _request(asked, mode, files, notes=(note, family.note))
+    request = _request(asked, mode, files, notes=(note, family.note))
+    draft = files.get("draft")
+    is_found = asked.draft is None and draft is not None and is_head(draft) and draft.trimmed is None
+    return replace(request, drafts=f"{named(draft.path, files['target'])} drafts") if draft and is_found else request
 
 
 def request_of_files(files: Mapping[str, ModelFile], asked: LoadOptions) -> Request:
@@ -256,13 +269,15 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
             hint=Sentence("give that model, and this file as {draft}"),
         )
     draft, intermediate, engine = asked.draft, asked.intermediate, asked.engine
-    own, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
-    between = own_intermediate(family, own, read_file) if intermediate is None else resolve(intermediate)
-    if draft is None and own is not None and intermediate is not None and is_head(read_file(own)):
+    path, note = own_drafter(family, target, engine, read_file) if draft is None else (resolve(draft), "")
+    own = drafter_file(path, target, read_file) if path is not None else None
+    found = own_intermediate(family, own, read_file) if intermediate is None else resolve(intermediate)
+    between = read_file(found) if found is not None else None
+    if draft is None and own is not None and intermediate is not None and is_head(own):
         # This head was not requested, and it drafts for the target alone.
-        own = own if reads(read_file(own), read_file(resolve(intermediate))) else None
-    paths = {"draft": own, "intermediate": between}
-    roles = given_roles(paths["draft"], paths["intermediate"])
+        own = own if between is not None and reads(own, between) else None
+    given = {"draft": own, "intermediate": between}
+    roles = given_roles(own, between)
     mode = asked.speculation
     if not isinstance(mode, Mode):
         mode = mode_of(mode, given=roles)
@@ -270,17 +285,19 @@ def _mode_and_files(family: Family, asked: LoadOptions, read_file: ReadFile) -> 
             # The limit alone decides how far to draft: use the mode itself, not the variant of ``auto``.
             mode = MODES[mode.name]
     require_models(mode, roles)
-    files = {role: read_file(path) for role in mode.needs if (path := paths[role]) is not None}
+    files = {role: file for role in mode.needs if (file := given[role]) is not None}
     for file in files.values():
         require_a_model(file)
         check_pair(target, file, verifier=files.get(verifier_of(files)))
     check_head(mode, files, target, engine)
-    return mode, {"target": target, **files}, note
+    # A mode without a drafter that was asked for misses none.
+    is_missed = asked.speculation == "auto" or "draft" in mode.needs
+    return mode, {"target": target, **files}, note if is_missed else ""
 
 
-def given_roles(draft: StrPath | None, intermediate: StrPath | None) -> frozenset[str]:
-    """Roles of the smaller models that are given."""
-    return frozenset(role for role, path in (("draft", draft), ("intermediate", intermediate)) if path is not None)
+def given_roles(draft: object, intermediate: object) -> frozenset[str]:
+    """Roles of the smaller models that are given, which are not None."""
+    return frozenset(role for role, each in (("draft", draft), ("intermediate", intermediate)) if each is not None)
 
 
 def fallbacks(mode: Mode) -> tuple[Mode, ...]:

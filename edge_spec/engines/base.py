@@ -67,7 +67,7 @@ class Estimator(ABC):
     """Says how much memory models take. A context manager: it may hold models without weights meanwhile."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Path, ModelSettings, bool], Footprint] = {}
+        self._known: dict[tuple[Path, str, ModelSettings, bool], Footprint] = {}
         self._open = ExitStack()
 
     def footprint(
@@ -79,7 +79,7 @@ class Estimator(ABC):
             rough: ask no library; the size of compute buffers is estimated.
             tokenizer: include what the file's tokenizer takes: for the target, whose tokenizer will be opened.
         """
-        key = (file.path, settings, rough)
+        key = (file.path, file.fingerprint, settings, rough)
         if key not in self._known:
             self._known[key] = self._footprint(file, settings, rough=rough)
         found = self._known[key]

@@ -13,9 +13,11 @@ from edge_spec.errors import EdgeSpecError
 from edge_spec.library.stores import all_targets
 from edge_spec.models import Family, ModelFile, check_pair, inspect
 from edge_spec.models.catalogue import shipped_drafters
-from edge_spec.models.heads import head_of, is_head, n_mtp_layers
+from edge_spec.models.heads import head_of, is_head
 from edge_spec.models.heads_beside import heads_beside
 from edge_spec.models.made_drafters import Choice, choices, made_drafters
+from edge_spec.models.mtp import mtp_layers
+from edge_spec.models.pairs import drafter_file
 from edge_spec.models.split_files import is_gguf
 
 __all__ = ["Description", "candidates_for", "describe", "drafters_for"]
@@ -32,7 +34,7 @@ class Description:
         file: the inspected file.
         file_bytes: size of all its files.
         head: what it is if it is not a model of its own, such as ``an EAGLE-3 head``; else empty.
-        n_mtp_layers: layers that predict further tokens, which are not used.
+        n_mtp_layers: layers that predict further tokens.
         obstacles: by engine, why it cannot run the file; None if nothing speaks against it.
         taken_back: of a model with recurrent layers, by engine that runs it, the most drafted tokens that can be rolled
             back, which is the number of kept copies of its state. Empty for other models, which roll back any number.
@@ -73,7 +75,7 @@ def describe(path: Path, *, candidates: Iterable[Path] = ()) -> Description:
         file=file,
         file_bytes=sum(part.stat().st_size for part in file.parts),
         head=head,
-        n_mtp_layers=n_mtp_layers(file),
+        n_mtp_layers=len(mtp_layers(file.tensors)),
         obstacles=obstacles,
         taken_back=_taken_back(file, able),
         disk_bytes={name: n_bytes for name, n_bytes in written.items() if n_bytes},
@@ -106,7 +108,8 @@ def candidates_for(family: Family, models: Path, environment: Mapping[str, str])
     near = [family.draft, family.intermediate, *chosen, *made_drafters(), *shipped_drafters()]
     beside = [*sorted(filter(is_gguf, family.target.parent.iterdir())), *heads_beside(family.target)]
     found = [*(path for path in near if path is not None), *beside, *all_targets(models, environment)]
-    return [path for path in found if path != family.target]
+    inside = [family.target] if mtp_layers(target.tensors) else []
+    return [*inside, *(path for path in found if path != family.target)]
 
 
 def drafters_for(target: ModelFile, candidates: Iterable[Path]) -> list[ModelFile]:
@@ -114,8 +117,10 @@ def drafters_for(target: ModelFile, candidates: Iterable[Path]) -> list[ModelFil
     found: dict[str, ModelFile] = {}
     for path in candidates:
         try:
-            file = inspect(path)
-            if file.weight_bytes > target.weight_bytes * _LARGEST_SHARE or (head_of(file) and not is_head(file)):
+            file = drafter_file(path, target)
+            if head_of(file) and not is_head(file):
+                continue
+            if file.weight_bytes > target.weight_bytes * _LARGEST_SHARE and not is_head(file):
                 continue
             check_pair(target, file)
         except (EdgeSpecError, OSError):

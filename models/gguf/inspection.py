@@ -18,6 +18,7 @@ from edge_spec.models.gguf.recurrent import recurrence_of
 from edge_spec.models.gguf.trimmed import TARGET_TOKENS, trimmed_of
 from edge_spec.models.head_facts import EAGLE3, head_facts, listed_layers
 from edge_spec.models.model_file import ModelFile, bytes_by_type
+from edge_spec.models.mtp import is_mtp_alone, mtp_head
 from edge_spec.models.recommended_sampling import of_gguf
 from edge_spec.models.safetensors_head import config_bytes, layers_read, read_safetensors_head
 from edge_spec.models.split_files import parts_of, stem_of
@@ -82,14 +83,17 @@ def _inspected(headers: tuple[GGUFHeader, ...], settings: bytes = b"", *, layers
         )
     n_layers = facts.required("block_count")
     n_embd = facts.required("embedding_length")
-    n_heads = facts.per_layer("attention.head_count", n_layers, default=None)
+    # A layer for further tokens beside its model is all that its file has of the model's layers.
+    is_mtp = is_mtp_alone(tensors)
+    n_here = 1 if is_mtp else n_layers
+    n_heads = facts.per_layer("attention.head_count", n_here, default=None)
     n_head = max(n_heads)
     head_dim = n_embd // n_head if n_head else 0
-    experts = _experts(facts, n_layers)
+    experts = _experts(facts, n_here)
     state_bytes, without_cells = recurrence_of(tensors, n_embd, facts.optional)
     facts.refuse(_wrong_rotary(facts))
-    n_head_kv = facts.per_layer("attention.head_count_kv", n_layers, default=n_heads)
-    windowed = facts.flags("attention.sliding_window_pattern", n_layers)
+    n_head_kv = facts.per_layer("attention.head_count_kv", n_here, default=n_heads)
+    windowed = facts.flags("attention.sliding_window_pattern", n_here)
     facts.refuse(wrong_shapes(facts.architecture, windowed, n_head_kv, facts.optional))
     head_dims, sources = layer_shapes(facts.architecture, windowed, facts.optional)
     shared = {layer for layer, source in enumerate(sources) if source != layer}
@@ -101,7 +105,7 @@ def _inspected(headers: tuple[GGUFHeader, ...], settings: bytes = b"", *, layers
     name = header.metadata.get("general.name")
     template = header.metadata.get("tokenizer.chat_template")
     named_license = header.metadata.get("general.license")
-    return ModelFile(
+    found = ModelFile(
         path=header.path,
         parts=tuple(part.path for part in headers),
         fingerprint=_fingerprint(headers, settings),
@@ -135,6 +139,7 @@ def _inspected(headers: tuple[GGUFHeader, ...], settings: bytes = b"", *, layers
         license=_printable(named_license) if isinstance(named_license, str) else "",
         sampling=of_gguf(header.metadata),
     )
+    return (mtp_head(found) if is_mtp else None) or found
 
 
 def _experts(facts: _Facts, n_layers: int) -> tuple[int, int]:

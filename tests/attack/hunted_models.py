@@ -16,6 +16,7 @@ from gguf_files import GEMMA3, PHI3, write_gguf
 from head_files import write_head
 from hybrid_files import HybridFiles
 from hybrid_shapes import SMALL_HYBRIDS, write_hybrid
+from mtp_files import that_guesses
 from published_heads import PublishedHead, write_gguf_head, write_safetensors_head
 from published_models import publish
 from published_signatures import SIGNATURES
@@ -138,6 +139,13 @@ class HuntedModels:
         folder = self._made("head-as-published", lambda path: write_safetensors_head(path, head, layout=layout))
         return Hunted(target.path, folder / "model.safetensors")
 
+    def head_inside(self) -> Hunted:
+        """A model with recurrent layers, and one for further tokens."""
+        drawn = self._hybrids["qwen35-mtp"]
+        n_layers = SMALL_HYBRIDS["qwen35"].n_layers
+        path = self._made("mtp-inside.gguf", lambda path: that_guesses(drawn, path, n_layers=n_layers))
+        return Hunted(path, path)
+
     def architecture(self, name: str) -> Hunted:
         """A model of random weights; the intermediate one has the same without the last layers."""
         made = {"n_layers": 2, "chat_template": _TEMPLATE, **_ARCHITECTURES[name]}
@@ -199,6 +207,7 @@ _MAKERS: dict[str, Callable[[HuntedModels], Hunted]] = {
     "head": HuntedModels.head,
     "head as published": partial(HuntedModels.published_head, layout="gguf"),
     "head in safetensors": partial(HuntedModels.published_head, layout="speculators"),
+    "head inside": HuntedModels.head_inside,
     **{name: partial(HuntedModels.architecture, name=name) for name in _ARCHITECTURES},
     **{f"hybrid {name}": partial(HuntedModels.hybrid, name=name) for name in SMALL_HYBRIDS},
     **{f"experts {name}": partial(HuntedModels.experts, name=name) for name in HYBRIDS if name not in SMALL_HYBRIDS},

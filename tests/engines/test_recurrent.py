@@ -178,7 +178,7 @@ def test_layers_for_further_tokens_are_left_out_and_info_says_so(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["info", str(hybrids["qwen35-mtp"])])
-    assert "\nMTP layers       1, which are not used" in capsys.readouterr().out
+    assert "\nMTP layers       1, which drafts" in capsys.readouterr().out
     for engine in ("llama", "onnx"):
         texts = []
         for name in ("qwen35", "qwen35-mtp"):

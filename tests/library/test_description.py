@@ -10,19 +10,22 @@ import pytest
 from gguf_files import PHI3, write_gguf
 
 import edge_spec
+from edge_spec.cli import main
+from edge_spec.controller.drafter_choice import own_drafter
 from edge_spec.errors import UnsupportedModel
 from edge_spec.library.description import describe
-from edge_spec.models import resolve_family
+from edge_spec.models import Family, inspect, resolve_family
 
 
-def write_head(path: Path, architecture: str, tensor: str) -> Path:
-    """A model of one layer, as far as its header tells."""
+def write_head(path: Path, architecture: str, *tensors: str) -> Path:
+    """A model of as many layers as tensors, as far as its header tells."""
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(1)
+    writer.add_block_count(len(tensors))
     writer.add_embedding_length(64)
     writer.add_head_count(2)
     writer.add_vocab_size(7)
-    writer.add_tensor(tensor, np.zeros((4, 64), np.float32))
+    for tensor in tensors:
+        writer.add_tensor(tensor, np.zeros((4, 64), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -75,3 +78,15 @@ def test_heads_are_named_for_what_they_are(architecture: str, said: str, tmp_pat
 def test_layers_for_several_tokens_are_counted(tmp_path: Path) -> None:
     assert describe(write_head(tmp_path / "mtp.gguf", "glm4moe", "blk.0.nextn.eh_proj.weight")).n_mtp_layers == 1
     assert describe(resolve_family("demo").target).n_mtp_layers == 0
+
+
+def test_layers_for_several_tokens_that_no_engine_runs_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_head(tmp_path / "glm.gguf", "glm4moe", "blk.0.attn_q.weight", "blk.1.nextn.eh_proj.weight")
+    why = "it reads hidden states, which glm.gguf does not provide as it is run here"
+    note = f"the MTP layer in glm.gguf is not used: {why}"
+    assert own_drafter(Family(target=path), inspect(path), "auto") == (None, note)
+    with pytest.raises(SystemExit):
+        main(["info", str(path)])
+    assert f"\nMTP layers       1, which is not used: {why}\n" in capsys.readouterr().out

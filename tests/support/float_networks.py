@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemma4_networks import gemma4_logits
 from recurrent_networks import gated_delta_net, short_convolution, sigmoid
 
-__all__ = ["float_logits", "layer_inputs", "rows_near_a_tie"]
+__all__ = ["float_logits", "last_rows", "layer_inputs", "mtp_rows", "rows_near_a_tie"]
 
 Array = npt.NDArray[np.float64]
 
@@ -54,6 +54,41 @@ def layer_inputs(path: Path, tokens: list[int]) -> list[Array]:
     return file.inputs
 
 
+def last_rows(path: Path, tokens: list[int]) -> Array:
+    """Return the rows after the last norm, ``[n, n_embd]``."""
+    file = _File(path)
+    _logits(file, tokens)
+    return _norm(file, file.inputs[-1], "output_norm")
+
+
+def mtp_rows(path: Path, tokens: list[int], features: Array, *, rounds: bool) -> tuple[Array, Array]:
+    """Return logits of the layer for further tokens after each token, and what it gives to the next one.
+
+    Args:
+        features: what it reads of the tokens before these, ``[n, n_embd]``.
+        rounds: output rows of the model are rounded to 4 bits; its own are not.
+    """
+    file = _File(path)
+    layer = file.fact("block_count") - 1
+    blk = f"blk.{layer}."
+
+    def first(*names: str) -> tuple[str, Array]:
+        found = [(name, weight) for name in names if (weight := file.tensor(f"{name}.weight")) is not None]
+        return found[0]
+
+    _, embeddings = first(f"{blk}nextn.embed_tokens", "token_embd")
+    both = [_norm(file, embeddings[tokens], f"{blk}nextn.enorm"), _norm(file, features, f"{blk}nextn.hnorm")]
+    x = _product(file, np.concatenate(both, axis=-1), f"{blk}nextn.eh_proj")
+    x = x + _attention(file, layer, _norm(file, x, f"{blk}attn_norm"))
+    x = x + _feed_forward(file, blk, _norm(file, x, f"{blk}post_attention_norm"))
+    given = _norm(file, x, first(f"{blk}nextn.shared_head_norm", "output_norm")[0])
+    own, output = first(f"{blk}nextn.shared_head_head", "output", "token_embd")
+    if rounds and not own.startswith(blk):
+        q4_0 = gguf.GGMLQuantizationType.Q4_0
+        output = gguf.quants.dequantize(gguf.quants.quantize(output.astype(np.float32), q4_0), q4_0)
+    return given @ output.T, given
+
+
 def rows_near_a_tie(path: Path, tokens: list[int], *, within: float) -> npt.NDArray[np.bool_]:
     """Return which rows choose between experts, in any layer, so close that rounding decides, ``[n]``."""
     file = _File(path)
@@ -71,7 +106,7 @@ def _logits(file: _File, tokens: list[int]) -> Array:
     added = file.fact("residual_scale", 1.0)
     before_ffn = "post_attention_norm" if made in ("seed_oss", "gpt-oss", *_QWEN35) else "ffn_norm"
     after = made in ("olmo2", "exaone4")
-    for layer in range(file.fact("block_count")):
+    for layer in range(file.fact("block_count") - file.fact("nextn_predict_layers", 0)):
         blk = f"blk.{layer}."
         file.inputs.append(x)
         y = _mixed(file, layer, x if after else _norm(file, x, blk + "attn_norm"))

@@ -1,4 +1,4 @@
-"""llama.cpp's own EAGLE-3 heads, driven as its ``common/speculative.cpp`` drives them."""
+"""llama.cpp's own EAGLE-3 heads and MTP layers, driven as its ``common/speculative.cpp`` drives them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["drafts_on_llama"]
+__all__ = ["drafts_on_llama", "mtp_drafts_on_llama"]
 
 Rows = npt.NDArray[np.float32]
 
@@ -49,14 +49,35 @@ def drafts_on_llama(
         features = llama.encoded(head_context, np.concatenate(read, axis=1), width)
         # Its network makes rows of all tokens of a batch, so that those that are wanted come alone.
         llama.read(head_context, known[1:-1], features[:-1], range(n - 1), wanted=False)
-        row, given = llama.decoded(head_context, known[-1], features[-1], n - 1)
-        rows, drafted = [row], [int(row.argmax())]
-        while len(drafted) < n_drafts:
-            place = n - 1 + len(drafted)
-            row, given = llama.decoded(head_context, drafted[-1], given, place)
-            rows.append(row)
-            drafted.append(int(row.argmax()))
-        return np.stack(rows), drafted
+        return llama.drafts(head_context, known[-1], features[-1], n - 1, n_drafts)
+    finally:
+        for context in (head_context, target_context):
+            llama.c.llama_free(context)
+        for model in (head_model, target_model):
+            llama.c.llama_model_free(model)
+
+
+def mtp_drafts_on_llama(target: Path, head: Path, text: Sequence[int], n_drafts: int) -> tuple[Rows, list[int]]:
+    """Return the rows of an MTP layer after the last token of a text and each draft but the last, and greedy drafts.
+
+    Its driver also reads the first token of a text, before which there is nothing; no layer was taught with that, so
+    here it begins with the second one.
+
+    Args:
+        head: the file with the layer, which may be the target's own.
+    """
+    llama = _Llama()
+    target_model, target_context = llama.opened(target)
+    head_model, head_context = llama.opened(head, mtp=True)
+    try:
+        llama.give_features(target_context, True, False)
+        llama.give_features(head_context, True, True)
+        n, known = len(text) - 1, list(text)
+        tokens = (ctypes.c_int32 * n)(*known[:-1])
+        assert llama.c.llama_decode(target_context, llama.c.llama_batch_get_one(tokens, n)) == 0
+        features = llama.rows(llama.features(target_context), n, llama.c.llama_model_n_embd(target_model))
+        llama.read(head_context, known[1:-1], features[:-1], range(1, n), wanted=False)
+        return llama.drafts(head_context, known[-1], features[-1], n, n_drafts)
     finally:
         for context in (head_context, target_context):
             llama.c.llama_free(context)
@@ -97,17 +118,19 @@ class _Llama:
         self._process = found.llama_process
         self._process.argtypes = [context, ctypes.c_int, ctypes.c_void_p]
 
-    def opened(self, path: Path, *, other: Any = None) -> tuple[Any, Any]:
-        """A model and a context of it."""
+    def opened(self, path: Path, *, other: Any = None, mtp: bool = False) -> tuple[Any, Any]:
+        """A model and a context of it, or of its layer for further tokens."""
         c = self.c
         wanted = c.llama_model_default_params()
         wanted.n_gpu_layers = 0
+        wanted.load_mtp = mtp
         model = c.llama_model_load_from_file(str(path).encode(), wanted)
         assert model, path
         settings = c.llama_context_default_params()
         settings.n_ctx = settings.n_batch = settings.n_ubatch = 256
         settings.n_threads = settings.n_threads_batch = 1
         settings.type_k = settings.type_v = 0
+        settings.ctx_type = int(mtp)
         if other is not None:
             settings.ctx_other = other
         context = c.llama_init_from_model(model, settings)
@@ -140,6 +163,15 @@ class _Llama:
             self._set_output(batch, index, wanted)
         assert self._process(context, _DECODE, batch) == 0
         self._free(batch)
+
+    def drafts(self, context: Any, token: int, feature: Rows, place: int, n_drafts: int) -> tuple[Rows, list[int]]:
+        """Rows after a token at a place and after each draft but the last, and the greedy drafts."""
+        rows, drafted = list[Rows](), list[int]()
+        while len(drafted) < n_drafts:
+            row, feature = self.decoded(context, token, feature, place + len(drafted))
+            rows.append(row)
+            drafted.append(token := int(row.argmax()))
+        return np.stack(rows), drafted
 
     def decoded(self, context: Any, token: int, feature: Rows, place: int) -> tuple[Rows, Rows]:
         """The row after a token, and the feature that it gives."""

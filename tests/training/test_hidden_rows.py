@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from hybrid_files import HybridFiles
+
 from edge_spec.engines.onnx.kernels import available
 from edge_spec.engines.registry import engine
 from edge_spec.errors import ModelFileError, UnsupportedModel
@@ -102,3 +104,9 @@ def test_an_engine_without_hidden_rows_is_refused_with_another_way() -> None:
         require_hidden_rows(TARGET, engine("llama"))
     assert "--kind model" in caught.value.hint
     assert "engine='onnx'" in caught.value.hint
+
+
+def test_models_with_recurrent_layers_are_refused_with_another_way(hybrids: HybridFiles) -> None:
+    with pytest.raises(UnsupportedModel, match="has recurrent layers") as caught:
+        require_hidden_rows(inspect(hybrids["lfm2"]), engine("onnx"))
+    assert "--kind model" in str(caught.value.hint)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models import ModelFile, read_header
 from edge_spec.models.heads import reads
+from edge_spec.models.mtp import n_own_layers
 from edge_spec.training.drafter.target_rows import EMBEDDING, OUTPUT, rows_of
 from edge_spec.training.settings import HeadShape
 
@@ -29,7 +30,7 @@ def target_layers(target: ModelFile) -> tuple[int, int, int]:
     Raises:
         UnsupportedModel: the target has too few.
     """
-    n = target.n_layers
+    n = n_own_layers(target)
     if n < _LEAST_LAYERS:
         raise UnsupportedModel(
             f"{target.path.name} has {n} layers, and a head reads three of at least {_LEAST_LAYERS}",

@@ -55,12 +55,14 @@ def require_hidden_rows(file: ModelFile, on: Engine) -> None:
     """Refuse to make a head where it would have nothing to read.
 
     Raises:
-        UnsupportedModel: the engine does not give the hidden states of this model.
+        UnsupportedModel: the engine does not give the hidden states of this model, or it has recurrent layers.
     """
+    make = "make a small model instead (`--kind model`)"
+    if file.state_bytes:
+        raise UnsupportedModel(f"{file.path.name} has recurrent layers, which no head is taught to read", hint=make)
     if on.gives_hidden_rows(file):
         return
     others = [each.name for each in engines() if each.gives_hidden_rows(file) and each.why_not(file) is None]
-    make = "make a small model instead (`--kind model`)"
     run = Sentence("run it with {instead}, or {make}", instead=Arguments(engine=others[0]), make=make) if others else ""
     raise UnsupportedModel(
         f"a head reads hidden states, which {file.path.name} does not provide on {on.title}",

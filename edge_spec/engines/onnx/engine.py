@@ -37,6 +37,7 @@ from edge_spec.memory import Footprint
 from edge_spec.models import ModelFile, TensorInfo
 from edge_spec.models.heads import is_head
 from edge_spec.models.model_file import bytes_by_type
+from edge_spec.models.mtp import mtp_layers
 from edge_spec.speculation.language_model import NumericsProfile
 
 __all__ = ["OnnxEngine", "OnnxEstimator", "onnx_footprint"]
@@ -62,13 +63,17 @@ def _too_few_quantized(file: ModelFile) -> str | None:
 def _stored(file: ModelFile) -> list[TensorInfo]:
     """Return the tensors that a transcription contains.
 
-    Left out are a table of which single rows are read, and weights for keys and values of layers that read another
-    layer's.
+    Left out are a table of which single rows are read, weights for keys and values of layers that read another layer's,
+    and layers for further tokens, which are a head.
     """
-    table = per_layer_table(file)
+    table, mtp = per_layer_table(file), tuple(f"blk.{layer}." for layer in mtp_layers(file.tensors))
     shared = {layer for layer, source in enumerate(file.sources) if source != layer}
     unused = {f"blk.{layer}.{name}" for layer in shared for name in KEYS_AND_VALUES}
-    return [tensor for tensor in file.tensors if tensor is not table and tensor.name not in unused]
+    return [
+        tensor
+        for tensor in file.tensors
+        if tensor is not table and tensor.name not in unused and not (mtp and tensor.name.startswith(mtp))
+    ]
 
 
 class OnnxEstimator(Estimator):
@@ -304,7 +309,7 @@ class OnnxEngine(Engine):
         return None
 
     def gives_hidden_rows(self, file: ModelFile) -> bool:
-        return file.graph is None and not file.state_bytes
+        return file.graph is None
 
     def unused(self, settings: ModelSettings) -> tuple[str, ...]:
         names = {*super().unused(settings), *(["n_threads_batch"] if settings.n_threads_batch else [])}

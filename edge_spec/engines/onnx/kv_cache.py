@@ -191,9 +191,9 @@ class BoundCache:
         binding.bind_ortvalue_input("rows", value_of(self._rows[:n_rows]))
         binding.bind_ortvalue_input("tree", value_of(self._tree))
         for name, array in self._taken.items():
-            binding.bind_ortvalue_input(name, value_of(array[:n].reshape(1, n, -1)))
+            binding.bind_ortvalue_input(name, value_of(array[None, :n]))
         for name, array in self._given.items():
-            binding.bind_ortvalue_output(name, value_of(array[:n].reshape(1, n, -1)))
+            binding.bind_ortvalue_output(name, value_of(array[None, :n]))
         for name, value in self._inputs.items():
             binding.bind_ortvalue_input(name, value)
         logits = self._logits[:n_rows]

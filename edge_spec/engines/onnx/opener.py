@@ -167,7 +167,7 @@ class OnnxOpener(Opener):
         )
 
     def hidden_rows(self, path: TextPath, file: ModelFile, layers: Sequence[int]) -> HiddenRows:
-        if not isinstance(path, OnnxPath) or path.states is not None:
+        if not isinstance(path, OnnxPath):
             return super().hidden_rows(path, file, layers)
         return path.features(hidden_rows_tail(layers, file.n_embd), HIDDEN, len(layers) * file.n_embd)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from edge_spec.engines.registry import use
 from edge_spec.errors import UnsupportedModel
 from edge_spec.models.model_file import ModelFile
+from edge_spec.models.mtp import as_in_file
 
 __all__ = ["ARCHITECTURES", "Experts", "Kind", "llama_only", "unfit"]
 
@@ -242,4 +243,8 @@ def unfit(file: ModelFile) -> str | None:
 
 def llama_only(file: ModelFile, what: str) -> UnsupportedModel:
     """Return the error that says why a file cannot be transcribed."""
+    if file.head is not None:
+        return UnsupportedModel(
+            as_in_file(file, f"{file.path.name} {what}"), hint="get another head, or run without one"
+        )
     return UnsupportedModel(f"{file.path.name} {what}: llama.cpp only", hint=use("llama"))

@@ -76,11 +76,7 @@ class Writer:
         if net.per_layer is not None:
             net.per_layer.begin(self, x)
         for layer in range(net.n_layers):
-            normed, x = self._pre_norm(x, added, f"blk.{layer}.attn_norm.weight")
-            added = self._post_norm(self._mixed(layer, normed), f"blk.{layer}.post_attention_norm.weight")
-            normed, x = self._pre_norm(x, added, f"blk.{layer}.{net.kind.ffn_norm}.weight")
-            added = self._post_norm(self._feed_forward(layer, normed), f"blk.{layer}.post_ffw_norm.weight")
-            x, added = self._layer_end(layer, x, added)
+            x, added = self._layer(layer, x, added)
         normed, _ = self._norm(x, added, f"{net.kind.output_norm}.weight")
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
         capped = net.soft_cap != 0
@@ -123,6 +119,15 @@ class Writer:
     def values(self, name: str) -> Array:
         """Return the numbers of a tensor of floats."""
         return tensor_values(self._net.tensors[name])
+
+    def _layer(self, layer: int, x: str, added: str) -> tuple[str, str]:
+        """What goes out of a layer that ``x + added`` goes into, as two names whose sum it is; the second may be
+        empty."""
+        normed, x = self._pre_norm(x, added, f"blk.{layer}.attn_norm.weight")
+        added = self._post_norm(self._mixed(layer, normed), f"blk.{layer}.post_attention_norm.weight")
+        normed, x = self._pre_norm(x, added, f"blk.{layer}.{self._net.kind.ffn_norm}.weight")
+        added = self._post_norm(self._feed_forward(layer, normed), f"blk.{layer}.post_ffw_norm.weight")
+        return self._layer_end(layer, x, added)
 
     def _norm(self, x: str, added: str, weight: str) -> tuple[str, str]:
         """Normalize ``x + added``; returns the names of the result and of the sum."""

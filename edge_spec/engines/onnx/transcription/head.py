@@ -1,8 +1,9 @@
-"""A head on a target's hidden states (EAGLE-3, arXiv 2503.01840), as two pieces of graph.
+"""A head on a target's hidden states (EAGLE-3, arXiv 2503.01840, or an MTP layer), as two pieces of graph.
 
-One is added to the target's own graph: what goes into some of its layers, through one matrix, is a token's *feature*.
-The other is the head: a layer that reads a token's embedding and the feature of the token before it. Inputs and outputs
-are those of other graphs (see ``graph.py``), and besides them, a row for every token::
+One is added to the target's own graph: what goes into some of its layers, through one matrix, is a token's *feature*;
+that of a layer for further tokens (MTP) is the row after the last norm. The other is the head: a layer that reads a
+token's embedding and the feature of the token before it. Inputs and outputs are those of other graphs (see
+``graph.py``), and besides them, a row for every token::
 
     feature f32 [1, S, width]   (in)      hidden f32 [1, S, width]   (out: the feature of a token that is only drafted)
 
@@ -33,7 +34,7 @@ from edge_spec.engines.onnx.transcription.fusion import fuse
 from edge_spec.engines.onnx.transcription.graph import Writer, matrix_of, sum_before
 from edge_spec.engines.onnx.transcription.head_files import HEAD_GRAPHS, is_kept, keep
 from edge_spec.engines.onnx.transcription.matrices import Array, Matrix, Weights, gather, multiply
-from edge_spec.engines.onnx.transcription.network import Network, number, read_rotary, tensor_blocks
+from edge_spec.engines.onnx.transcription.network import Network, number, read_network, read_rotary, tensor_blocks
 from edge_spec.engines.onnx.transcription.proto import FLOAT, Graph
 from edge_spec.engines.onnx.transcription.rotary import Rotary, llama3_divisors, rotary_embedding
 from edge_spec.errors import Sentence, UnsupportedModel
@@ -43,6 +44,7 @@ from edge_spec.models.head_facts import D2T, HeadFacts
 from edge_spec.models.head_tensors import EMBEDDING as TABLE
 from edge_spec.models.head_tensors import FC_NORM, OUTPUT, drafted_tokens, require_whole
 from edge_spec.models.heads import head_layers
+from edge_spec.models.mtp import n_own_layers
 from edge_spec.models.safetensors_head import SUFFIX, read_safetensors_head
 
 __all__ = [
@@ -60,7 +62,7 @@ _FUSING = "fc.weight"
 _PORTION = 1 << 12
 """Rows that are rounded at a time."""
 
-_AFTER_NORM = ("gemma4",)
+_AFTER_NORM = ("gemma4", "qwen35", "qwen35moe")
 """Architectures whose row after the last layer is the normalized one, as llama.cpp gives it."""
 
 
@@ -125,7 +127,7 @@ def transcribe_head(file: ModelFile, target: ModelFile, folder: Path) -> Head:
         heads=((network.n_head_kv[0], network.head_dims[0]),),
         n_vocab=network.n_vocab,
         rotary=network.rotary,
-        layer_rotary=("all",),
+        layer_rotary=(network.rotary_of(0),),
         interleaved=network.kind.interleaved,
         table=None if taught else _tensor_of(TABLE, file, target),
         parts=file.parts,
@@ -159,10 +161,11 @@ def head_folder(file: ModelFile) -> str:
 def head_bytes(file: ModelFile) -> int:
     """Return what a head's weights take, with the target's rows, but for what is added to the target's graph."""
     assert file.head is not None
-    stored = [tensor for tensor in file.tensors if tensor.name not in (D2T, _FUSING, f"{TABLE}.weight")]
-    has_output = any(tensor.name == f"{OUTPUT}.weight" for tensor in stored)
-    copied = 0 if has_output else packed_bytes(_ROUNDED, file.head.n_rows, file.n_embd)
-    return sum(tensor.n_bytes for tensor in stored) + copied
+    output = next((tensor for tensor in file.tensors if tensor.name == f"{OUTPUT}.weight"), None)
+    elsewhere = (D2T, _FUSING, f"{TABLE}.weight", f"{OUTPUT}.weight")
+    stored = sum(tensor.n_bytes for tensor in file.tensors if tensor.name not in elsewhere)
+    kind, width = (output.type_name, output.shape[0]) if output is not None else (_ROUNDED, file.n_embd)
+    return stored + packed_bytes(kind, file.head.n_rows, width)
 
 
 def fusing_bytes(file: ModelFile) -> int:
@@ -184,8 +187,12 @@ def _side_by_side(layers: Sequence[int], last: str = "") -> Graph:
 
 def _feature_tail(network: Network, facts: HeadFacts, layers: Sequence[int], target: ModelFile) -> bytes:
     last = f"{ARCHITECTURES[target.architecture].output_norm}.weight.y"
-    last += "" if target.architecture in _AFTER_NORM else ".sum"
-    parts = _Tail(network, _side_by_side(layers, last if max(layers) == target.n_layers else ""))
+    last += "" if facts.is_mtp or target.architecture in _AFTER_NORM else ".sum"
+    parts = _Tail(network, _side_by_side(layers, last if max(layers) == n_own_layers(target) else ""))
+    if facts.is_mtp:
+        parts.graph.node("Identity", [HIDDEN], [FEATURE])
+        parts.graph.gives(FEATURE, FLOAT, (1, "S", network.n_embd))
+        return parts.graph.serialize()
     x = HIDDEN
     if network.has(f"{FC_NORM}.0"):
         x = parts.normed_apart(x, len(layers), facts.width)
@@ -250,12 +257,19 @@ class _HeadWriter(Writer):
         else:
             graph.takes(EMBEDDING, FLOAT, (1, "S", net.n_embd))
             x = EMBEDDING
-        token, _ = self._norm(x, "", "blk.0.attn_norm.weight")
-        before, _ = self._norm(FEATURE, "", "blk.0.attn_norm_2.weight")
+        norms = ("nextn.enorm", "nextn.hnorm") if self._facts.is_mtp else ("attn_norm", "attn_norm_2")
+        token, before = (
+            self._norm(each, "", f"blk.0.{name}.weight")[0] for each, name in zip((x, FEATURE), norms, strict=True)
+        )
         graph.node("Concat", [token, before], ["both"], axis=-1)
-        residual = before if self._facts.norm_before_residual else FEATURE
-        normed, x = self._norm(residual, self._attention(0, "both"), "blk.0.ffn_norm.weight")
-        normed, x = self._norm(x, self._feed_forward(0, normed), "output_norm.weight")
+        if self._facts.is_mtp:
+            (joined,) = self.products("both", ["blk.0.nextn.eh_proj"], "joined")
+            x, added = self._layer(0, joined, "")
+        else:
+            residual = before if self._facts.norm_before_residual else FEATURE
+            normed, x = self._norm(residual, self._attention(0, "both"), "blk.0.ffn_norm.weight")
+            added = self._feed_forward(0, normed)
+        normed, x = self._norm(x, added, "output_norm.weight")
         graph.node("Identity", [normed if self._facts.norm_output else x], [HIDDEN])
         graph.node("Gather", [normed, "rows"], ["wanted"], axis=1)
         multiply(graph, self.store, output, "wanted", "logits")
@@ -286,6 +300,8 @@ def head_network(file: ModelFile) -> Network:
     facts = file.head
     assert facts is not None
     header = read_safetensors_head(file.path) if file.path.suffix.lower() == SUFFIX else read_header(file.path)
+    if facts.is_mtp:
+        return replace(read_network(file, header), n_vocab=facts.n_rows, n_unseen=1)
     tensors = {tensor.name: tensor for tensor in file.tensors}
     kind = replace(
         ARCHITECTURES["llama"], interleaved=not facts.half_apart, head_norms="blk.0.attn_q_norm.weight" in tensors
@@ -348,10 +364,13 @@ def _tables(file: ModelFile, target: ModelFile) -> tuple[Matrix | None, Matrix]:
     output = _tensor_of(OUTPUT, file, target)
     if file.trimmed is None:
         ids = drafted_tokens(file, target)
-        if output.path not in file.parts:
-            return None, _rounded(output, np.arange(target.n_vocab), "rows of the output")
-        blocks = tensor_blocks(output) if ids is None else tensor_blocks(output)[np.argsort(ids)]
-        n_in, n_out = output.shape
+        if all(output is not each for each in file.tensors):
+            return None, _rounded(output, np.arange(target.n_vocab) if ids is None else ids, "rows of the output")
+        blocks = tensor_blocks(output)
+        if ids is not None:
+            # The rows of an MTP layer are those of all tokens.
+            blocks = blocks[ids if file.head is not None and file.head.is_mtp else np.argsort(ids)]
+        n_out, n_in = len(blocks), output.shape[0]
         return None, Matrix(name=OUTPUT, kind=output.type_name, n_out=n_out, n_in=n_in, parts=lambda: [blocks])
     kept, embedding = np.array(file.trimmed.ids.decode(), np.int64), _tensor_of(TABLE, file, target)
     rows = _rounded(embedding, kept, "rows of embeddings", others=1)

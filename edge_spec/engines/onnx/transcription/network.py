@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -226,7 +226,7 @@ class Network:
 
 
 def read_network(file: ModelFile, header: GGUFHeader) -> Network:
-    """Return the network of a model file.
+    """Return the network of a model file, or of an MTP head, whose layer is one of its architecture's with attention.
 
     Raises:
         UnsupportedModel: another architecture, or a setting or tensor that the graph could not express.
@@ -248,6 +248,7 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
     for name in kind.required:
         if prefix + name not in header.metadata:
             raise llama_only(file, f"does not set {prefix + name}")
+    kind = replace(kind, recurrent="") if file.head is not None else kind
     tensors = {tensor.name: tensor for tensor in file.tensors}
     windows, turned = _windows(file, header, kind), _turned(file, header, kind)
     rotary = read_rotary(file, header, tensors, windows=any(windows))
@@ -265,8 +266,10 @@ def read_network(file: ModelFile, header: GGUFHeader) -> Network:
         attention_scale = (file.n_embd // file.n_head) ** -0.5
     epsilon = float(number(header, prefix + "attention.layer_norm_rms_epsilon", 1e-5))
     recurrent = RECURRENT[kind.recurrent].read(file, header, epsilon=epsilon) if kind.recurrent else None
-    # Layers at the end for further tokens (MTP) are left out.
-    n_layers = file.n_layers - whole_number(file, header, _FURTHER, file.n_layers - 1, least=0, default=0)
+    n_layers = file.n_layers
+    if file.head is None:
+        # Layers at the end for further tokens (MTP) are left out.
+        n_layers -= whole_number(file, header, _FURTHER, file.n_layers - 1, least=0, default=0)
     network = Network(
         kind=kind,
         tensors=tensors,
@@ -450,12 +453,17 @@ def _turned_pairs(file: ModelFile, header: GGUFHeader, n_pairs: int) -> npt.NDAr
 def _check_tensors(file: ModelFile, network: Network) -> None:
     """Every tensor is one that the graph uses, in the shape it expects, and none is missing."""
     embd, half = network.n_embd, network.rotary["all"].frequencies.shape
-    needed: dict[str, Shape] = {
-        "token_embd.weight": (embd, network.n_vocab),
-        f"{network.kind.output_norm}.weight": (embd,),
-    }
+    needed: dict[str, Shape] = {f"{network.kind.output_norm}.weight": (embd,)}
     optional: dict[str, Shape] = {}
-    (needed if network.kind.own_output else optional)["output.weight"] = (embd, network.n_vocab)
+    if file.head is not None:
+        blk = "blk.0.nextn."
+        needed |= {
+            f"{blk}eh_proj.weight": (2 * embd, embd),
+            f"{blk}enorm.weight": (embd,),
+            f"{blk}hnorm.weight": (embd,),
+        }
+    (needed if file.head is None else optional)["token_embd.weight"] = (embd, network.n_vocab)
+    (needed if network.kind.own_output and file.head is None else optional)["output.weight"] = (embd, network.n_vocab)
     optional |= {f"rope_{name}.weight": half for name in ("freqs", "factors_short", "factors_long")}
     if network.kind.by_layer and not all(network.windows):
         needed["rope_freqs.weight"] = half
