@@ -44,7 +44,7 @@ class ConversationTokenizer:
         self._model = model
         self.template_options = dict(template_options)
         # The head of the last conversation, and its number of tokens.
-        self._begins_with: tuple[Message | None, Told] = (None, _NOTHING)
+        self._begins_with: tuple[Message | None, Sequence[Tool], Think] = (None, (), None)
         self._n_head = 0
 
     def read(self, messages: Sequence[Message], told: Told = _NOTHING) -> Conversation:
@@ -124,7 +124,7 @@ class ConversationTokenizer:
         """Return the number of tokens with which every conversation with this system message begins."""
         if system is None and not told.functions and told.think is None:
             return 0
-        begins_with = (system, told)
+        begins_with = (system, told.functions, told.think)
         if begins_with != self._begins_with:
             self._begins_with, self._n_head = begins_with, self._found_head(system, told)
         return self._n_head

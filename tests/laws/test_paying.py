@@ -75,7 +75,7 @@ def test_plain_use_states_no_speed_up(
         drafted = 0
         for n in range(4):
             # Greedily, so that drafts pay on every processor.
-            reply = model.generate(f"Tell me {n} stories.", temperature=0, max_tokens=120, ignore_eos=True)
+            reply = model.generate(f"Tell me {n} stories.", temperature=0, max_tokens=240, ignore_eos=True)
             reply.read()
             drafted += reply.statistics.drafted
         model.generate_many(["Hello", "Hi"], seed=1, max_tokens=60).read()

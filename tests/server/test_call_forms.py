@@ -216,7 +216,7 @@ def responded(
     request = ReplyRequest(prompt=(1,), settings=SamplerSettings(seed=0), opening=opening, reading=reading)
     settings, job = ServerSettings(name="it"), Job(requests=[request], is_stream=stream)
     jobs: Any = SimpleNamespace(
-        model=model, settings=settings, require_name=lambda name: None, chat=lambda *given, **more: job
+        model=model, settings=settings, think=lambda *given: None, chat=lambda *given, **more: job
     )
     dialect, work = dialect_at(path), cast(Any, Written(pieces, finish_reason))
     body = {"messages": [{"role": "user", "content": "Which?"}], "stream": stream, "max_tokens": 1}
