@@ -234,21 +234,31 @@ def test_a_file_that_vanished_is_a_model_that_is_not_there(
 
 def test_of_two_that_do_not_fit_together_the_second_waits_for_the_first(serve: Serve) -> None:
     served = serve(1)
-    body = {"model": "qwen", "messages": [{"role": "user", "content": "Go on."}], "max_tokens": 150}
-    asked: dict[str, Any] = {**body, "ignore_eos": True, "stream": True}
+    body = {"model": "qwen", "messages": [{"role": "user", "content": "Go on."}], "max_tokens": 200}
+    asked: dict[str, Any] = {**body, "n": 16, "ignore_eos": True, "stream": True}
+    other_asked = {**body, "model": "smol", "max_tokens": 8, "stream": True}
     with httpx2.stream("POST", served.url + "/v1/chat/completions", json=asked, timeout=60) as writing:
         lines = writing.iter_lines()
-        next(lines)
+        # Comments tell how it is opened.
+        assert next(line for line in lines if line.startswith("data:"))
+        told = list[str]()
+
+        def ask_other() -> None:
+            with httpx2.stream("POST", served.url + "/v1/chat/completions", json=other_asked, timeout=120) as answer:
+                for line in answer.iter_lines():
+                    told.append(line)
+
         with ThreadPoolExecutor(2) as clients:
-            other = clients.submit(served.ask, "smol")
-            wait_until(lambda: served.value("edge_spec_requests_waiting") == 1)
+            other = clients.submit(ask_other)
+            wait_until(lambda: any(": smol: waiting for memory" in line for line in told))
             # Whoever comes later waits behind it, though the model is open: else it would wait for ever.
             later = clients.submit(served.ask, "qwen")
             wait_until(lambda: served.value("edge_spec_requests_waiting") == 2)
             assert served.open == ["qwen"] and not other.done() and not later.done()
             rest = list(lines)
             assert rest[-2] == "data: [DONE]"
-            assert (other.result().status_code, later.result().status_code) == (200, 200)
+            other.result()
+            assert (told[-2], later.result().status_code) == ("data: [DONE]", 200)
     opened = [line.split()[1] for line in served.log if line.startswith("opened")]
     assert opened == ["qwen", "smol", "qwen"]
 
