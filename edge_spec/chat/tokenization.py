@@ -19,7 +19,7 @@ __all__ = ["ConversationTokenizer", "Told", "continued"]
 
 
 class Told(NamedTuple):
-    """What a model is told besides the messages.
+    """The functions and the way to think that a model is given besides the messages.
 
     Attributes:
         functions: that it may call.

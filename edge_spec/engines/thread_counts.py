@@ -1,4 +1,4 @@
-"""How many threads compute one row, several rows, and a prompt: found by measurement, once for each file and device.
+"""Numbers of threads for one row, several rows and a prompt, measured once for each file and device.
 
 One row is bound by memory, which some computers read as fast with a few of their cores as with all; more rows need
 arithmetic. Where cores differ, the slow ones may help or not. So fewer threads than cores are tried, and taken only
@@ -41,7 +41,7 @@ _GAIN, _LOSS = 0.03, 0.1
 as much as this."""
 
 _ROUNDS, _REPEATS = 12, 3
-"""How often two numbers of threads are compared, and how many times as often at most where comparisons disagree."""
+"""Comparisons of two numbers of threads, and the factor by which there are more at most where they disagree."""
 
 _MOST_DIFFER = 8
 """One of so many comparisons may differ from the others."""
@@ -50,10 +50,10 @@ _WAITED = 0.1
 """Other programs compute as well if threads wait for a core for this share of the time for which they compute."""
 
 _LIMIT_S = 20.0
-"""How long measuring takes at most; a computer that is so slow keeps all threads."""
+"""Measuring takes at most so many seconds; a computer that is slower keeps all threads."""
 
 _TRIES = 3
-"""How many loads measure anew where measurements disagree."""
+"""Loads that measure again where measurements disagree."""
 
 _DEPTH, _PROMPT = 32, 64
 """Tokens before those that are timed, and of a prompt."""

@@ -187,7 +187,7 @@ class Reply(Readable[str]):
 
     @property
     def is_all_thought(self) -> bool:
-        """Whether it has thoughts, and no answer or call so far."""
+        """True if it has thoughts, and no answer or call so far."""
         message = self.message
         return bool(message.get("reasoning_content")) and not (message["content"] or message.get("tool_calls"))
 

@@ -108,7 +108,7 @@ class Beginning:
 
 
 def model_of(body: dict[str, object]) -> str | None:
-    """Return which model a request names; what is no name is refused when its fields are checked."""
+    """Return the name of the model in a request; None without one, or where it is no text, which is refused later."""
     for field in ("model", "name"):
         name = body.get(field)
         if isinstance(name, str):

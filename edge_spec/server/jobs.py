@@ -136,10 +136,10 @@ class JobMaker:
     def think(self, asked: object, field: str, notices: list[str]) -> Think:
         """Return how the model is to think; add to the notices that its chat template cannot be told so.
 
-        Clients send what they ask of all models, so that is no error.
+        Clients send the same fields to all models, so a template without a switch is no error.
 
         Raises:
-            ApiError: it is no way to think.
+            ApiError: it is not on, off or the name of a level.
         """
         try:
             think = think_of(asked)
